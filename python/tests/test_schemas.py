@@ -154,6 +154,8 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
             later = {"median_cycles": 4800, "p95_cycles": 4800, "p99_cycles": 4800}
             moved["unavailable"] |= {**later, "histogram": [[5120, 1]]}
             moved |= {"held": 0, "copy_cycles": 0}
+            traffic = ("lookups", "lookup_picojoules", "forwarded", "copies_from_memory")
+            moved["traffic"] = dict.fromkeys(traffic, 0)
             moved["unavailable_to_devices"] = moved["unavailable"]
         report["cache"]["coherence"]["pages_ahead"] = 0
         report["kernel"]["host_fault_cycles"] = 0

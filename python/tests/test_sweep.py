@@ -301,7 +301,7 @@ def test_an_interrupt_says_how_to_carry_on(two_hundred, tmp_path, cli):
 
 def test_a_point_cut_short_by_an_interrupt_is_no_result(trace, tmp_path, monkeypatch):
     # As the engine does: the interrupt ends the run, and what ran is reported.
-    def run(_, progress):
+    def run(_, progress, load=None):
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
             progress([(0, 0)])
