@@ -43,9 +43,6 @@ def built(commit: str) -> Path:
         subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, tree], check=True)
         subprocess.run(["git", "checkout", "--quiet", commit], cwd=tree, check=True)
     venv.create(folder / "venv")
-    site = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    # Behind its own, of which only the engine is one.
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     maturin = Path(sys.executable).with_name("maturin")
     environment = os.environ | {"VIRTUAL_ENV": str(folder / "venv")}
     wheel = [maturin, "build", "--quiet", "--release", "--out", folder / "wheel"]
@@ -53,6 +50,9 @@ def built(commit: str) -> Path:
     (found,) = (folder / "wheel").glob("*.whl")
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
     subprocess.run([*install, found], check=True)
+    site = next((folder / "venv" / "lib").glob("python*/site-packages"))
+    # Behind its own, of which only the engine is one; before, pip would take this tree's for it.
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     (folder / "built").touch()
     return python
 

@@ -247,7 +247,16 @@ static void hugetlb(void)
         check(munmap(at, 3 * MIB) != 0 && errno == EINVAL, "munmap");
         check(munmap(at + MIB, 3 * MIB) != 0 && errno == EINVAL, "munmap");
         check(mprotect(at, 3 * MIB, PROT_READ) != 0 && errno == EINVAL, "mprotect");
-        check(munmap(at + 2 * MIB, 2 * MIB) == 0, "munmap");
+        check(madvise(at + MIB, MIB, MADV_DONTNEED) != 0 && errno == EINVAL, "MADV_DONTNEED");
+        char *space = map_at(NULL, 8 * MIB, PROT_NONE, 0);
+        char *to = space + -(size_t)space % HUGE;
+        int moves = MREMAP_MAYMOVE | MREMAP_FIXED;
+        check(mremap(at, 3 * MIB, 3 * MIB, moves, to) == to, "mremap");
+        if (i == 0)
+            check(madvise(to, 3 * MIB, MADV_DONTNEED) == 0, "MADV_DONTNEED");
+        else
+            check(mremap(to, 4 * MIB, MIB, 0) == to, "mremap");
+        check(munmap(space, to - space) == 0 || to == space, "munmap");
         // Below the whole, or in the hole.
         touch(map_at(NULL, MIB, BOTH, 0), MIB);
     }

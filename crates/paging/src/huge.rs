@@ -175,6 +175,17 @@ impl AddressSpace {
         })
     }
 
+    /// The range that a call for a mapping of `HugeTLB` is about, which has whole huge pages: `mremap` takes
+    /// the last one, too (`vma_to_resize`, `mm/mremap.c`).
+    #[must_use]
+    pub fn whole_hugetlb(&self, at: VirtAddr, range: VirtRange) -> VirtRange {
+        if self.vma(at).is_some_and(|(_, vma)| vma.hugetlb) {
+            VirtRange::new(range.start, range.end.align_up(HUGE))
+        } else {
+            range
+        }
+    }
+
     /// `madvise(MADV_COLLAPSE)`: makes 2 MB pages of a range now, whatever the policy.
     pub fn collapse_range(&mut self, range: VirtRange, memory: &mut Memory, effects: &mut Effects) {
         let mut at = range.start.align_up(HUGE);

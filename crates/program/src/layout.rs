@@ -282,10 +282,21 @@ pub enum Backing {
     HugePages(u64),
 }
 
+/// What is known of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Private memory without a file.
+    Anonymous,
+    /// Huge pages of so many bytes (`HugeTLB`).
+    HugePages(u64),
+    /// Anything else.
+    Other,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Taken {
     end: u64,
-    anonymous: bool,
+    kind: Kind,
 }
 
 /// The addresses that are taken.
@@ -307,29 +318,25 @@ impl Mappings {
     }
 
     /// Takes addresses, instead of what was there.
-    pub fn insert(&mut self, start: u64, end: u64, anonymous: bool) {
+    pub fn insert(&mut self, start: u64, end: u64, kind: Kind) {
         if start >= end {
             return;
         }
         self.remove(start, end);
         let (mut start, mut end) = (start, end);
         if let Some((&before, &taken)) = self.taken.range(..start).next_back()
-            && taken
-                == (Taken {
-                    end: start,
-                    anonymous,
-                })
+            && taken == (Taken { end: start, kind })
         {
             self.taken.remove(&before);
             start = before;
         }
         if let Some(&after) = self.taken.get(&end)
-            && after.anonymous == anonymous
+            && after.kind == kind
         {
             self.taken.remove(&end);
             end = after.end;
         }
-        self.taken.insert(start, Taken { end, anonymous });
+        self.taken.insert(start, Taken { end, kind });
     }
 
     /// Frees addresses.
@@ -353,11 +360,11 @@ impl Mappings {
         }
     }
 
-    /// Returns true if `address` lies in private memory without a file.
+    /// The mapping that `address` lies in.
     #[must_use]
-    pub fn is_anonymous(&self, address: u64) -> bool {
-        let last = self.taken.range(..=address).next_back();
-        last.is_some_and(|(_, taken)| taken.end > address && taken.anonymous)
+    pub fn kind(&self, address: u64) -> Option<Kind> {
+        let (_, last) = self.taken.range(..=address).next_back()?;
+        (last.end > address).then_some(last.kind)
     }
 
     /// Address for a new mapping of `length` bytes, a multiple of the page size, below `base`; `None`

@@ -1,6 +1,6 @@
 //! Do mappings get the addresses that Linux gives them?
 
-use contigua_program::layout::{AlignedShmem, Areas, Backing, Layout, Linux, Mappings};
+use contigua_program::layout::{AlignedShmem, Areas, Backing, Kind, Layout, Linux, Mappings};
 use contigua_program::syscall::Architecture;
 use proptest::prelude::*;
 
@@ -45,7 +45,12 @@ fn placed_by(linux: Linux, requests: &[(u64, Backing)]) -> Vec<u64> {
     let mut mappings = Mappings::new(linux);
     let place = |&(length, backing): &(u64, Backing)| {
         let start = mappings.place(length, backing, BASE).unwrap();
-        mappings.insert(start, start + length, backing == Backing::Anonymous);
+        let kind = match backing {
+            Backing::Anonymous => Kind::Anonymous,
+            Backing::HugePages(size) => Kind::HugePages(size),
+            _ => Kind::Other,
+        };
+        mappings.insert(start, start + length, kind);
         BASE - start
     };
     requests.iter().map(place).collect()
@@ -146,8 +151,8 @@ fn a_layout_is_what_its_text_says() {
 #[test]
 fn low_addresses_are_given_upwards() {
     let mut mappings = Mappings::default();
-    mappings.insert(5 * PAGE, 6 * PAGE, true);
-    mappings.insert(8 * PAGE, 9 * PAGE, false);
+    mappings.insert(5 * PAGE, 6 * PAGE, Kind::Anonymous);
+    mappings.insert(8 * PAGE, 9 * PAGE, Kind::Other);
     let low = |length| mappings.place_low(length * PAGE, 4 * PAGE, 12 * PAGE);
     assert_eq!(low(1), Some(4 * PAGE));
     assert_eq!(low(2), Some(6 * PAGE));
@@ -169,13 +174,23 @@ fn every_seed_and_process_has_areas_of_its_own() {
     assert!(all.len() > count - 8, "{} of {count}", all.len());
 }
 
-/// Pages of a small address space: free, taken, or taken without a file.
-type Pages = [Option<bool>; 64];
+/// Pages of a small address space: free, or of a mapping.
+type Pages = [Option<Kind>; 64];
 
-fn taken(mappings: &Mappings, page: u64) -> Option<bool> {
+fn taken(mappings: &Mappings, page: u64) -> Option<Kind> {
     // An address is free if a page fits there.
     let free = mappings.place_low(PAGE, page * PAGE, (page + 1) * PAGE);
-    free.is_none().then(|| mappings.is_anonymous(page * PAGE))
+    let kind = mappings.kind(page * PAGE);
+    assert_eq!(free.is_none(), kind.is_some());
+    kind
+}
+
+fn any_kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::Anonymous),
+        Just(Kind::HugePages(HUGE)),
+        Just(Kind::Other)
+    ]
 }
 
 proptest! {
@@ -212,7 +227,7 @@ proptest! {
 
     #[test]
     fn mappings_are_as_those_of_a_table_of_pages(
-        changes in prop::collection::vec((1_u64..64, 1_u64..20, prop::option::of(any::<bool>())), 0..40),
+        changes in prop::collection::vec((1_u64..64, 1_u64..20, prop::option::of(any_kind())), 0..40),
         lengths in prop::collection::vec(1_u64..30, 1..6),
         base in 2_u64..64,
     ) {
@@ -221,7 +236,7 @@ proptest! {
             let end = (start + length).min(64);
             pages[start as usize..end as usize].fill(kind);
             match kind {
-                Some(anonymous) => mappings.insert(start * PAGE, end * PAGE, anonymous),
+                Some(kind) => mappings.insert(start * PAGE, end * PAGE, kind),
                 None => mappings.remove(start * PAGE, end * PAGE),
             }
         }

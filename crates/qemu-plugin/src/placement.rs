@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use contigua_program::executable;
-use contigua_program::layout::{Areas, Backing, Layout, Mappings};
+use contigua_program::layout::{Areas, Backing, Kind, Layout, Mappings};
 use contigua_program::syscall::{Architecture, Known};
 use libc::{
     MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE,
@@ -257,7 +257,7 @@ impl State {
             start.unwrap_or(0)
         };
         let vdso = (start, start + length);
-        self.mappings.insert(start, start + length, false);
+        self.mappings.insert(start, start + length, Kind::Other);
         self.vdso = Some(vdso);
         vdso
     }
@@ -303,7 +303,7 @@ impl State {
         };
         self.mappings = Mappings::new(self.layout.linux);
         if let Some((start, end)) = self.vdso {
-            self.mappings.insert(start, end, false);
+            self.mappings.insert(start, end, Kind::Other);
         }
         for line in text.lines() {
             let mut fields = line.split_ascii_whitespace();
@@ -311,11 +311,15 @@ impl State {
                 continue;
             };
             let private = fields.next().is_some_and(|flags| flags.ends_with('p'));
-            let anonymous = private && fields.nth(2) == Some("0");
+            let kind = if private && fields.nth(2) == Some("0") {
+                Kind::Anonymous
+            } else {
+                Kind::Other
+            };
             if let (Ok(start), Ok(end)) =
                 (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16))
             {
-                self.mappings.insert(start, end, anonymous);
+                self.mappings.insert(start, end, kind);
             }
         }
     }
@@ -357,15 +361,17 @@ unsafe extern "C" fn mmap(
     });
     let at = chosen.unwrap_or_else(|| mapped(address, 0));
     if at != MAP_FAILED {
-        let anonymous = flags & MAP_ANONYMOUS != 0 && flags & MAP_PRIVATE != 0;
-        let whole = match PURPOSE.get() {
+        let huge = match PURPOSE.get() {
             Purpose::Map { flags, file, .. } => memory_files::huge_page_size(flags, file),
             _ => None,
         };
-        let bytes = whole.map_or(bytes, |size| bytes.next_multiple_of(size));
-        state
-            .mappings
-            .insert(at as u64, at as u64 + bytes, anonymous);
+        let kind = match huge {
+            Some(size) => Kind::HugePages(size),
+            None if flags & MAP_ANONYMOUS != 0 && flags & MAP_PRIVATE != 0 => Kind::Anonymous,
+            None => Kind::Other,
+        };
+        let bytes = huge.map_or(bytes, |size| bytes.next_multiple_of(size));
+        state.mappings.insert(at as u64, at as u64 + bytes, kind);
     }
     at
 }
@@ -402,9 +408,14 @@ unsafe extern "C" fn mremap(
     let Some(state) = state.as_mut() else {
         return remapped(flags, new);
     };
-    let round = |length: size_t| (length as u64).next_multiple_of(PAGE);
-    let (start, old_bytes, new_bytes) = (old as u64, round(old_length), round(new_length));
-    let anonymous = state.mappings.is_anonymous(start);
+    let start = old as u64;
+    let kind = state.mappings.kind(start).unwrap_or(Kind::Other);
+    let page = match kind {
+        Kind::HugePages(size) => size,
+        Kind::Anonymous | Kind::Other => PAGE,
+    };
+    let round = |length: size_t| (length as u64).next_multiple_of(page);
+    let (old_bytes, new_bytes) = (round(old_length), round(new_length));
     let reserved = flags & MREMAP_FIXED != 0
         && matches!(PURPOSE.get(), Purpose::Remap { flags } if flags & MREMAP_FIXED == 0);
     let at = if reserved {
@@ -417,10 +428,10 @@ unsafe extern "C" fn mremap(
             MAP_FAILED
         };
         if in_place == MAP_FAILED {
-            let backing = if anonymous {
-                Backing::Anonymous
-            } else {
-                backing::of_mapping(state.layout, start)
+            let backing = match kind {
+                Kind::Anonymous => Backing::Anonymous,
+                Kind::HugePages(size) => Backing::HugePages(size),
+                Kind::Other => backing::of_mapping(state.layout, start),
             };
             state.move_mapping(new_bytes, backing, |to| {
                 remapped(flags | MREMAP_MAYMOVE, to)
@@ -437,7 +448,7 @@ unsafe extern "C" fn mremap(
         }
         state
             .mappings
-            .insert(at as u64, at as u64 + new_bytes, anonymous);
+            .insert(at as u64, at as u64 + new_bytes, kind);
     }
     at
 }

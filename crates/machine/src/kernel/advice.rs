@@ -58,8 +58,15 @@ impl Kernel {
         }
     }
 
-    /// `MADV_DONTNEED`. Huge pages that reach beyond the range are split first.
-    fn release(&mut self, range: VirtRange, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
+    /// `MADV_DONTNEED`. Huge pages that reach beyond the range are split first; one of `HugeTLB` stays
+    /// (`madvise_dontneed_free_valid_vma`, `mm/madvise.c`).
+    fn release(&mut self, mut range: VirtRange, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
+        if self
+            .running()
+            .cuts_hugetlb(VirtRange::new(range.end, range.end))
+        {
+            range.end = range.end.align_down(HUGE);
+        }
         let (before, broken) = (self.resident(), self.counters.huge_page_splits);
         let work = self.change(mmu, |space, memory, effects, _| {
             space.discard(range, memory, effects)

@@ -3,7 +3,7 @@
 use contigua_paging::{AddressSpace, Backing, Disabled, HugeAdvice, Resident, Vma, VmaKind};
 use contigua_program::syscall::{Call, Facility, MemoryFileKind};
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
-use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, VirtAddr};
+use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 use super::demand::Demand;
 use super::sharing::backing_of;
@@ -240,16 +240,7 @@ impl Kernel {
             Call::Unmap { range } => self.change(mmu, |space, memory, effects, _| {
                 space.unmap(range, memory, effects)
             }),
-            Call::Remap { from, to, keep } => {
-                // Half done, it must not begin again: this is the one change that is not repeated.
-                let mut work = self.settle(mmu);
-                let (done, cycles) =
-                    self.change_once(mmu, &mut |space: &mut AddressSpace, memory, effects, _| {
-                        space.remap(from, to, keep, memory, effects)
-                    });
-                work += cycles;
-                done.map(|()| work).map_err(|_| self.out_of_memory())
-            }
+            Call::Remap { from, to, keep } => self.remap(from, to, keep, mmu),
             Call::Break { end } => self.change(mmu, |space, memory, effects, _| {
                 space.set_break(end, memory, effects)
             }),
@@ -273,6 +264,24 @@ impl Kernel {
             }
             _ => Ok(Cycles::ZERO),
         }
+    }
+
+    fn remap(
+        &mut self,
+        from: VirtRange,
+        to: VirtRange,
+        keep: bool,
+        mmu: &mut Mmus,
+    ) -> Result<Cycles, OutOfMemory> {
+        let [from, to] = [from, to].map(|range| self.running().whole_hugetlb(from.start, range));
+        // Half done, it must not begin again: this is the one change that is not repeated.
+        let mut work = self.settle(mmu);
+        let (done, cycles) =
+            self.change_once(mmu, &mut |space: &mut AddressSpace, memory, effects, _| {
+                space.remap(from, to, keep, memory, effects)
+            });
+        work += cycles;
+        done.map(|()| work).map_err(|_| self.out_of_memory())
     }
 
     /// Maps a page to physical memory beside the server's own, where the traced machine had it. Takes no
