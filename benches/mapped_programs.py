@@ -362,5 +362,7 @@ DIFFERS = {
     "executions)",
     "Ruby": "28 KB less in the heap: QEMU does not pass `AT_MINSIGSTKSZ` (`LD_SHOW_AUXV=1 ruby "
     "-v`), from which Ruby takes the size of its signal stack",
+    "memcached": THREADS,
+    "sort": "an arena of its second thread, if it allocates while the first one does, as natively",
     "kv": THREADS,
 }

@@ -72,7 +72,8 @@ def settings(program: Program, *, thp: bool) -> Iterator[None]:
     if thp:
         wanted[THP / "shmem_enabled"] = program.shmem
         wanted[THP / "enabled"] = "always"
-        # It takes a step at once.
+        # It takes a step at once: of one page table.
+        wanted[THP / "khugepaged/pages_to_scan"] = "1"
         wanted[THP / "khugepaged/scan_sleep_millisecs"] = ASLEEP
     if program.pool:
         wanted[POOL] = str(program.pool)

@@ -90,10 +90,13 @@ def advise(
     Raises
     ------
     ProfileError
-        When the designs or the options allow no advice, or the run is incomplete.
+        When the designs or the options allow no advice, the library that applies it is not built,
+        or the run is incomplete.
     """
     options = options or RunOptions()
     _check(designs, options)
+    if runs:
+        _library()
     profiled = profile(command, designs=designs, options=options, progress=progress)
     base = profiled.profiles[0]
     if base.cycles is None:
@@ -226,11 +229,15 @@ def with_changes(options: RunOptions, program: str, changes: Sequence[Change]) -
     settings = tuple(f"{name}={value}" for name, value in variables.items())
     malloc = options.malloc
     if _libraries(changes):
-        library = find_library(LIBRARY)
-        if library is None:
-            raise ProfileError(f"no {LIBRARY}: run cargo build --release -p contigua-apply")
-        malloc = str(library)
+        malloc = _library()
     return replace(options, malloc=malloc, malloc_options=settings)
+
+
+def _library() -> str:
+    library = find_library(LIBRARY)
+    if library is None:
+        raise ProfileError(f"no {LIBRARY}: run cargo build --release -p contigua-apply")
+    return str(library)
 
 
 def _libraries(changes: Sequence[Change]) -> int:

@@ -15,7 +15,7 @@ import pytest
 from test_schemas import strict
 
 from conftest import ROOT
-from contigua import RunOptions
+from contigua import RunOptions, advising
 from contigua.advice import LIBRARY, RULES, Change, Item, Rule, rules_of
 from contigua.advising import Advised, advise, with_changes
 from contigua.allocators import find_library
@@ -73,6 +73,13 @@ def test_the_predicted_saving_is_the_difference_of_two_complete_runs(mappings: A
     assert after.values["memory"]["resident_2m_bytes"] == 64 << 20
     assert before.values["memory"]["resident_2m_bytes"] == 0
     assert item.memory_bytes is not None and abs(item.memory_bytes) < 1 << 20
+
+
+def test_a_missing_library_is_told_before_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advising, "find_library", lambda _: None)
+    monkeypatch.setattr(advising, "profile", lambda *_, **__: pytest.fail("the program ran"))
+    with pytest.raises(ProfileError, match=f"no {LIBRARY}"):
+        advise([CULPRITS, "mappings"], options=OPTIONS)
 
 
 def test_the_file_has_the_form_of_its_schema(mappings: Advised) -> None:

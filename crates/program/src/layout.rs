@@ -282,7 +282,7 @@ pub enum Backing {
     HugePages(u64),
 }
 
-/// What is known of a mapping.
+/// Kind of a mapping, as far as later calls for it need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Private memory without a file.
