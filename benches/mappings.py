@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import platform
 import shutil
@@ -72,8 +73,6 @@ def settings(program: Program, *, thp: bool) -> Iterator[None]:
     if thp:
         wanted[THP / "shmem_enabled"] = program.shmem
         wanted[THP / "enabled"] = "always"
-        # It takes a step at once: of one page table.
-        wanted[THP / "khugepaged/pages_to_scan"] = "1"
         wanted[THP / "khugepaged/scan_sleep_millisecs"] = ASLEEP
     if program.pool:
         wanted[POOL] = str(program.pool)
@@ -94,7 +93,12 @@ def settings(program: Program, *, thp: bool) -> Iterator[None]:
     try:
         for file, value in wanted.items():
             file.write_text(value)
-        time.sleep(0.5 if thp else 0)
+        if thp:
+            # khugepaged takes a step at once, and another one whenever the first process comes that
+            # it may work for: this is one, so the program is not.
+            held = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            held.write(bytes(8 << 20))
+            time.sleep(0.5)
         yield
     finally:
         restore()
