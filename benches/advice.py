@@ -29,7 +29,7 @@ NODE = ROOT / "target" / "release" / "contigua-node"
 ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 #: Pairs of native executions.
 PAIRS = 40
-#: Simulated and native savings that differ by no more agree. A smaller saving agrees with none, too.
+#: Simulated and native savings that differ by no more agree; a smaller one agrees with none, too.
 WITHIN = 0.05
 DESIGN = """description = "Transparent huge pages in a virtual machine: {enabled}"
 [translation.thp]
