@@ -57,6 +57,7 @@ EXPERIMENTS = [
     "kernel-fidelity",
     "sampling-error",
     "cross",
+    "rival-pom-tlb",
 ]
 
 __all__ = [

@@ -60,6 +60,13 @@ FIGURE = Figure(
     tolerance=5.0,
     unit="%",
 )
+#: Part of a program that is small.
+GUPS = {
+    "arguments": ["--size", "16MiB", "--updates", "100000", "--no-verify"],
+    "function": "update",
+    "warmup": 50_000,
+    "instructions": 100_000,
+}
 #: Sizes at which an experiment takes a second or two.
 TINY = {
     "contiguitas-fleet": {
@@ -202,6 +209,7 @@ TINY = {
         "seeds": 2,
         "far_distance": 400_000,
     },
+    "rival-pom-tlb": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

@@ -66,6 +66,8 @@ impl Scheme for Config {
             huge: array()?,
             is_huge: vec![false; self.predictor_entries as usize],
             array_bytes: entries * ENTRY_BYTES,
+            entered: 0,
+            last: Place::default(),
             counters: Counters::default(),
         }))
     }
@@ -84,6 +86,14 @@ impl Scheme for Config {
 struct Entry {
     frame: Frame,
     writable: bool,
+}
+
+/// Array, number and key of an entry.
+#[derive(Clone, Copy, Debug, Default, Plain)]
+struct Place {
+    array: u64,
+    number: u64,
+    key: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Plain)]
@@ -107,6 +117,10 @@ struct PomTlb {
     is_huge: Vec<bool>,
     #[state(skip)]
     array_bytes: u64,
+    /// Entries made since everything was forgotten, and the last one. While a program goes forward, each
+    /// page that it touches is translated once and forgotten: the arrays are too large to be cleared then.
+    entered: u64,
+    last: Place,
     counters: Counters,
 }
 
@@ -159,6 +173,12 @@ impl PomTlb {
         let entry = Entry {
             frame: leaf.frame,
             writable: leaf.writable,
+        };
+        self.entered += 1;
+        self.last = Place {
+            array: array as u64,
+            number: set,
+            key,
         };
         let array = self.array(array);
         match array.peek_mut(set, key) {
@@ -230,8 +250,17 @@ impl Translator for PomTlb {
 
     fn flush(&mut self) {
         self.radix.flush();
-        self.base.clear();
-        self.huge.clear();
+        match std::mem::take(&mut self.entered) {
+            0 => {}
+            1 => {
+                let Place { array, number, key } = self.last;
+                self.array(array as usize).remove(number, key);
+            }
+            _ => {
+                self.base.clear();
+                self.huge.clear();
+            }
+        }
     }
 
     fn counters(&self) -> TranslatorCounters {
