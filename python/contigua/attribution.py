@@ -14,11 +14,12 @@ from typing import Any
 
 from contigua import _engine
 from contigua.errors import ContiguaError
+from contigua.locality import Locality, localities
 from contigua.reading import parse_json, read_bytes, read_text
 from contigua.sizes import size_text
 
 #: The form of files that this version reads.
-SCHEMA = 1
+SCHEMA = 2
 #: Bytes of a profile's file that are read at most.
 MOST_PROFILE = 1 << 30
 #: Bytes of names of generated code that are read at most.
@@ -112,6 +113,29 @@ class Row:
     costs: Costs
 
 
+@dataclass(frozen=True)
+class Cell:
+    """Costs of some memory in a phase of the run.
+
+    Attributes
+    ----------
+    mapping
+        Name of the memory.
+    start, size
+        Its addresses: the first one, and how many.
+    phase
+        Number of the phase.
+    costs
+        What accesses to it have cost.
+    """
+
+    mapping: str
+    start: int
+    size: int
+    phase: int
+    costs: Costs
+
+
 #: Groups by which costs can be added up.
 KEYS: Mapping[str, Callable[[Row], str]] = {
     "function": lambda row: row.at.function,
@@ -148,6 +172,8 @@ class Attribution:
         Only units were simulated in detail: costs are those of ``counted`` instructions.
     counted
         Instructions whose costs were counted.
+    tlb_entries
+        Entries of the machine's largest TLB that holds pages of 4 KB.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -162,6 +188,7 @@ class Attribution:
         self.translation_overhead: float | None = values["translation_overhead"]
         self.sampled: bool = values["sampled"]
         self.counted: int = values["counted_instructions"]
+        self.tlb_entries: int = values["tlb_entries"]
 
     @staticmethod
     def read(path: str | Path) -> Attribution:
@@ -319,6 +346,14 @@ class Attribution:
             found.append((*found[node["parent"]], self.frames[node["call"]]))
         return found
 
+    @cached_property
+    def localities(self) -> dict[str, Locality]:
+        """The locality of each mapping, the one with most accesses first.
+
+        Empty where the profile was made without ``locality``.
+        """
+        return localities(self._values, self.mappings)
+
     def rows(self) -> Iterator[Row]:
         """Return everything, as finely as it was counted."""
         for row in self._values["rows"]:
@@ -349,6 +384,58 @@ class Attribution:
             key = tuple(KEYS[name](row) for name in keys)
             sums[key] = sums[key] + row.costs
         return sorted(sums.items(), key=lambda item: (-getattr(item[1], metric), item[0]))
+
+    @property
+    def phase(self) -> int:
+        """Counted instructions of a phase of the run."""
+        return int(self._values["phases"]["instructions"])
+
+    @cached_property
+    def memory_over_time(self) -> list[Cell]:
+        """Costs of each part of a mapping in each phase: at most 128 parts and 64 phases."""
+        return [
+            Cell(
+                self.mappings[row["mapping"]],
+                row["start"],
+                row["bytes"],
+                row["phase"],
+                Costs(*(row[name] for name in METRICS)),
+            )
+            for row in self._values["phases"]["memory"]
+        ]
+
+    def over_time(self, key: str) -> dict[str, list[Costs]]:
+        """Return costs in each phase.
+
+        Parameters
+        ----------
+        key
+            What to tell apart: ``"function"``, ``"line"``, ``"instruction"``, ``"library"`` or
+            ``"mapping"``.
+
+        Raises
+        ------
+        ProfileError
+            For another key: phases do not tell threads and stacks apart.
+        """
+        if key not in ("function", "line", "instruction", "library", "mapping"):
+            raise ProfileError(f"phases are not told by {key}")
+        if key == "mapping":
+            cells = [(cell.mapping, cell.phase, cell.costs) for cell in self.memory_over_time]
+        else:
+            cells = [
+                (
+                    KEYS[key](Row(self.frames[row["instruction"]], (), "", 0, 0, Costs())),
+                    row["phase"],
+                    Costs(*(row[name] for name in METRICS)),
+                )
+                for row in self._values["phases"]["code"]
+            ]
+        count = -(-self.counted // self.phase)
+        found: dict[str, list[Costs]] = defaultdict(lambda: [Costs()] * count)
+        for name, phase, costs in cells:
+            found[name][phase] += costs
+        return dict(found)
 
 
 class _Generated:

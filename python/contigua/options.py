@@ -150,6 +150,8 @@ class RunOptions(RunKeys):
         for spec in found:
             # One execution has one set of units.
             spec["sampling"] = replace(self, seed=seeds[0]).plan()["sampling"]
+            # ... and one sequence of data accesses.
+            spec["locality"] = self.locality and spec is found[0]
         written = {"timeline": self.timeline, "profile": self.profile, "smaps": self.smaps}
         if any(file is not None for file in written.values()) and len(found) > 1:
             varied = {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from html import escape
 from importlib import resources
 from typing import Any
 
 from contigua.attribution import KEYS, METRICS, Attribution, Frame
 from contigua.listing import Line, listings
+from contigua.locality import NAMES, PAGES, Locality, locality_rows
 from contigua.page import Page
 
 #: Metrics by name, in the order of a menu.
@@ -31,6 +32,8 @@ GROUPS = {
     "library": "library",
     "thread": "thread",
 }
+#: Mappings whose locality is shown.
+MOST = 25
 
 
 def page_of(profiles: Sequence[Attribution], sentences: Sequence[str]) -> str:
@@ -68,6 +71,15 @@ def page_of(profiles: Sequence[Attribution], sentences: Sequence[str]) -> str:
         '<div class="wide" tabindex="0"><div id="flame"></div></div>'
     )
     content = _content(profiles)
+    page.heading("Memory over time")
+    page.raw(
+        '<div class="controls"><label>Memory <select id="memory" autocomplete="off"></select>'
+        '</label></div><div class="wide" tabindex="0"><canvas id="heat" role="img" '
+        'aria-label="Costs by part of the memory and by time"></canvas></div>'
+        '<p class="note" id="heated" role="status"></p>'
+    )
+    if first.localities:
+        _add_locality(page, first)
     if content["code"]:
         page.heading("Source and assembly")
         page.raw(
@@ -82,6 +94,47 @@ def page_of(profiles: Sequence[Attribution], sentences: Sequence[str]) -> str:
     page.data("profile", json.dumps(content))
     page.script(_data("page.js"))
     return page.html()
+
+
+def _add_locality(page: Page, profile: Attribution) -> None:
+    page.heading("Locality")
+    entries = profile.tlb_entries
+    page.text(
+        f"Misses are shares of all data accesses, in a fully associative TLB of {entries:,} "
+        "entries; a larger page is wanted where it saves more than 0.1 %."
+    )
+    page.raw('<div id="locality">')
+    page.table(*locality_rows(profile.localities, entries, MOST))
+    page.raw("</div>")
+    page.raw(
+        '<div class="controls"><label>Memory <select id="reach" autocomplete="off"></select>'
+        '</label></div><div class="wide" tabindex="0"><svg id="curve" role="img" '
+        'viewBox="0 0 640 260" aria-label="Miss ratio by number of TLB entries"></svg></div>'
+        '<p class="note" id="legend"></p>'
+    )
+
+
+def _curves(profile: Attribution) -> dict[str, Any]:
+    found = profile.localities
+    accesses = sum(one.accesses for one in found.values())
+    shown = dict(list(found.items())[:MOST])
+    if len(found) > 1:
+        whole = list(found.values())
+        shown = {"all memory": sum(whole[1:], whole[0]), **shown}
+
+    def shares(one: Locality, size: str) -> list[float]:
+        reuse = one.reuse[size]
+        return [round(reuse.misses(mark) / accesses, 7) for mark in reuse.entries]
+
+    return {
+        "tlb": profile.tlb_entries,
+        "entries": next(iter(found.values())).reuse["4k"].entries,
+        "sizes": [NAMES[size] for size in PAGES],
+        "memory": [
+            {"name": name, "misses": [shares(one, size) for size in PAGES]}
+            for name, one in shown.items()
+        ],
+    }
 
 
 def _data(name: str) -> str:
@@ -124,6 +177,13 @@ def _content(profiles: Sequence[Attribution]) -> dict[str, Any]:
         ]
         for profile in profiles
     ]
+    phases = [
+        [
+            [labels[cell.mapping], cell.start, cell.size, cell.phase, *astuple(cell.costs)]
+            for cell in profile.memory_over_time
+        ]
+        for profile in profiles
+    ]
     code = [
         {
             "function": one.function,
@@ -136,10 +196,58 @@ def _content(profiles: Sequence[Attribution]) -> dict[str, Any]:
     return {
         "code": code,
         "frames": [{"function": frame.function, "line": frame.line} for frame in frames],
+        "phases": phases,
         "labels": list(labels),
         "stacks": list(stacks),
         "designs": designs,
+        "phase": profiles[0].phase,
+        "metrics": list(METRICS),
+        "locality": _curves(profiles[0]) if profiles[0].localities else None,
     }
+
+
+def perfetto(profile: Attribution, metric: str) -> str:
+    """Return costs over time for https://ui.perfetto.dev: counters in Chrome's trace format.
+
+    Time is in counted instructions: a thousand are a microsecond. There is a counter for all, and
+    one for each function and each mapping with at least a hundredth of the whole, the
+    :data:`MOST` largest.
+
+    Parameters
+    ----------
+    metric
+        What is counted: a field of :class:`~contigua.attribution.Costs`.
+    """
+    whole = getattr(profile.total, metric)
+    events: list[dict[str, Any]] = []
+
+    def add(process: int, of: str, tracks: Mapping[str, Sequence[int]]) -> None:
+        events.append(
+            {"ph": "M", "name": "process_name", "pid": process, "args": {"name": of}},
+        )
+        for name, values in tracks.items():
+            events.extend(
+                {
+                    "ph": "C",
+                    "name": name,
+                    "pid": process,
+                    "ts": phase * profile.phase / 1000,
+                    "args": {"all": value},
+                }
+                for phase, value in enumerate([*values, 0])
+            )
+
+    for process, key in enumerate(("function", "mapping"), 2):
+        found = {
+            name: [getattr(costs, metric) for costs in of]
+            for name, of in profile.over_time(key).items()
+        }
+        if key == "function":
+            sums = [sum(values) for values in zip(*found.values(), strict=True)]
+            add(1, profile.design, {TITLES[metric]: sums})
+        largest = sorted(found.items(), key=lambda item: -sum(item[1]))[:MOST]
+        add(process, f"by {GROUPS[key]}", {n: v for n, v in largest if sum(v) >= 0.01 * whole})
+    return json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
 
 
 def speedscope(profile: Attribution) -> str:

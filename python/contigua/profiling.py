@@ -116,6 +116,10 @@ def profile(
     ProfileError
         When ``options`` have several ages, scenarios of holes or seeds.
 
+    Notes
+    -----
+    With ``options.locality``, the first design's profile has it; others would have no other.
+
     Examples
     --------
     >>> options = RunOptions(memory="256MiB", detail="translation")

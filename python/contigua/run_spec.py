@@ -39,6 +39,7 @@ class RunSpec(TypedDict):
     allocator: NotRequired[str | None]
     timeline: NotRequired[str | Path | None]
     profile: NotRequired[str | Path | None]
+    locality: NotRequired[bool]
     smaps: NotRequired[str | Path | None]
     mapped: NotRequired[bool]
     sampling: NotRequired[SamplingSpec | None]
@@ -206,6 +207,8 @@ class RunKeys:
     profile
         Write which instructions, mappings, threads and call stacks cause TLB misses, walks, faults
         and cache misses. Several designs as for the timeline.
+    locality
+        With a profile: count reuse distances of data accesses, too, for each mapping.
     smaps
         Write mappings and their memory of each process at its end, in the format of
         /proc/PID/smaps. Several designs as for the timeline.
@@ -254,6 +257,7 @@ class RunKeys:
     migrations: float = 0.0
     timeline: Path | None = None
     profile: Path | None = None
+    locality: bool = False
     smaps: Path | None = None
     mapped: bool = False
     trace_format: str = "contigua"
@@ -282,6 +286,7 @@ RUN_KEYS = (
     "migrations",
     "timeline",
     "profile",
+    "locality",
     "smaps",
     "mapped",
 )

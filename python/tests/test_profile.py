@@ -16,13 +16,15 @@ from pathlib import Path
 import pytest
 from test_report import browser_tests, hidden_parts, opened
 
-from contigua import RunOptions
+from contigua import RunOptions, run
 from contigua.attribution import METRICS, Attribution, Costs, Frame, ProfileError
+from contigua.commands.options import changed
 from contigua.differences import difference
 from contigua.listing import listings
+from contigua.locality import PAGES, locality_rows
 from contigua.pprof import pprof_of
-from contigua.profile_page import page_of, speedscope
-from contigua.profile_text import markdown_of
+from contigua.profile_page import page_of, perfetto, speedscope
+from contigua.profile_text import cost_rows, markdown_of
 from contigua.profiling import Profiled, profile
 from contigua.sampling import Sampling
 
@@ -41,7 +43,7 @@ def culprits() -> str:
 
 @pytest.fixture(scope="module")
 def hashed(culprits: str) -> Profiled:
-    return profiled(culprits, "hash")
+    return profiled(culprits, "hash", replace(OPTIONS, locality=True))
 
 
 def first(found: Attribution, key: str, metric: str = "walks") -> str:
@@ -226,6 +228,20 @@ def numbers(packed: bytes) -> list[int]:
     ]
 
 
+def test_perfetto_counts_every_walk_in_its_phase(hashed: Profiled) -> None:
+    base = hashed.profiles[0]
+    events = json.loads(perfetto(base, "walks"))["traceEvents"]
+    counted = [event for event in events if event["ph"] == "C"]
+    of_all = [event for event in counted if event["name"] == "page walks"]
+    assert sum(event["args"]["all"] for event in of_all) == base.total.walks
+    table = [event for event in counted if "map_table" in event["name"]]
+    assert sum(event["args"]["all"] for event in table) == max(
+        costs.walks for _, costs in base.by("mapping")
+    )
+    times = [event["ts"] for event in of_all]
+    assert times == [base.phase * place / 1000 for place in range(len(times))]
+
+
 def test_the_file_for_pprof_has_every_cycle_and_name(hashed: Profiled) -> None:
     base = hashed.profiles[0]
     written = pprof_of(base)
@@ -304,8 +320,76 @@ def test_a_reader_chooses_searches_and_zooms(
             assert text.read_text().splitlines()[int(number) - 1] == code
         tab.select_option("#view", "assembly")
         assert any("%r" in line.text_content() for line in costly.all())
+        assert "map_table" in tab.locator("#memory option").first.text_content()
+        tab.locator("#heat").hover()
+        assert "From instruction" in tab.locator("#heated").text_content()
+        assert tab.locator("#curve polyline").count() == len(PAGES)
         tab.select_option("#design", "1")
         assert hidden_parts(tab) == []
+
+
+def misses(found: Attribution, entries: int) -> float:
+    memory = found.localities.values()
+    missed = sum(one.reuse["4k"].misses(entries) for one in memory)
+    return missed / sum(one.accesses for one in memory)
+
+
+@pytest.mark.parametrize("entries", [16, 64, 256, 1024, 4096])
+def test_miss_ratios_are_those_of_fully_associative_tlbs(
+    hashed: Profiled, culprits: str, entries: int
+) -> None:
+    tlb = ("machine.tlb.l1d.4k", {"entries": entries, "ways": entries})
+    designs, machine = changed([tlb], ["linux-4k"], "skylake")
+    options = replace(OPTIONS, detail="translation", machine=machine)
+    report = run([culprits, "hash"], designs=designs, options=options)[0]
+    executed = report.values["executed"]
+    accesses = executed["loads"] + executed["stores"]
+    simulated = report.summary()["l1d_tlb_mpki"] * executed["instructions"] / 1000 / accesses
+    assert misses(hashed.profiles[0], entries) == pytest.approx(simulated, abs=0.001)
+
+
+def test_a_sampled_run_has_the_miss_ratios_of_the_whole(hashed: Profiled, culprits: str) -> None:
+    sample = Sampling(distance=100_000)
+    options = replace(FULL, sample=sample, locality=True)
+    sampled = profiled(culprits, "hash", options).profiles[0]
+    for entries in (16, 64, 256, 1024, 4096):
+        whole = misses(hashed.profiles[0], entries)
+        assert misses(sampled, entries) == pytest.approx(whole, abs=0.01)
+
+
+def test_a_mapping_wants_the_smallest_page_that_larger_ones_do_not_beat(culprits: str) -> None:
+    options = replace(OPTIONS, detail="translation", locality=True)
+    found = profiled(culprits, "mappings", options).profiles[0]
+    table, array = (
+        next(one for name, one in found.localities.items() if site in name)
+        for site in ("map_table", "map_array")
+    )
+    accesses = sum(one.accesses for one in found.localities.values())
+    entries = found.tlb_entries
+    assert entries == 1536
+    assert (table.wanted(entries, accesses), array.wanted(entries, accesses)) == ("64k", "4k")
+    assert (table.touched, table.density("2m")) == (64 << 20, 1.0)
+    assert array.touched == 256 << 10
+    heads, rows = locality_rows(found.localities, entries, 1)
+    assert dict(zip(heads, rows[0], strict=True))["wants"] == "64 KB"
+    assert not profiled(culprits, "mappings").profiles[0].localities
+
+
+def test_phases_add_up_and_tell_when_a_list_is_walked(culprits: str) -> None:
+    base = profiled(culprits, "sites").profiles[0]
+    for key in ("function", "mapping"):
+        walks = sum(cost.walks for costs in base.over_time(key).values() for cost in costs)
+        assert walks == base.total.walks
+    walked = [cost.walks for cost in base.over_time("function")["walk_list"]]
+    built = [cost.walks for cost in base.over_time("function")["build_list"]]
+    assert max(place for place, count in enumerate(built) if count) <= min(
+        place for place, count in enumerate(walked) if count
+    )
+    _, rows = cost_rows([base], "phase", "walks", 10)
+    assert rows[0][5] == "build_list" and rows[-1][5] == "walk_list"
+    assert "site_two" in rows[-1][6]
+    with pytest.raises(ProfileError, match="thread"):
+        base.over_time("thread")
 
 
 def test_markdown_has_the_sentences_and_tables_of_a_terminal(hashed: Profiled) -> None:
@@ -322,8 +406,11 @@ def test_markdown_has_the_sentences_and_tables_of_a_terminal(hashed: Profiled) -
         "| memory",
         tables[4],
         f"| {hashed.profiles[0].by('mapping', metric='walks')[0][0][0]}",
+        "| memory",
+        tables[7],
+        f"| {hashed.profiles[0].by('mapping', metric='walks')[0][0][0]}",
     ]
-    assert {line.count("|") for line in tables} == {8}
+    assert [line.count("|") for line in tables] == [8] * 6 + [10] * 3
 
 
 def test_listings_have_every_cycle_of_a_function(hashed: Profiled) -> None:

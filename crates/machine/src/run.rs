@@ -7,6 +7,7 @@ use contigua_core::{CoreModel, CycleBreakdown, ShadowedWindow, WalkCycles};
 use contigua_program::end::{End, Stop};
 use contigua_program::sources::Source;
 use contigua_translation::Mmu;
+use contigua_units::PageSize;
 
 use crate::attribution::About;
 use crate::checkpoint::Saves;
@@ -366,6 +367,7 @@ impl Engine {
             cycles: time.map(|time| time.cycles.get()),
             translation_overhead: time.and_then(|time| time.translation_overhead),
             sampled: report.sample.is_some(),
+            tlb_entries: self.config.machine.tlb.entries(PageSize::Size4K),
         };
         attribution.save(path, &about)
     }

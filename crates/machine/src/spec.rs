@@ -207,6 +207,9 @@ pub struct RunSpec {
     /// cache misses. Several designs as for the timeline.
     #[serde(default)]
     pub profile: Option<OsText>,
+    /// With a profile: count reuse distances of data accesses, too, for each mapping.
+    #[serde(default)]
+    pub locality: bool,
     /// Write mappings and their memory of each process at its end, in the format of /proc/PID/smaps.
     /// Several designs as for the timeline.
     #[serde(default)]
@@ -325,6 +328,7 @@ impl RunSpec {
             layout: Layout::default(),
             timeline: self.timeline.map(PathBuf::from),
             profile: self.profile.map(PathBuf::from),
+            locality: self.locality,
             smaps: self.smaps.map(PathBuf::from),
             seed: self.seed,
             skip: self.skip,

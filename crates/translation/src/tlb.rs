@@ -33,6 +33,20 @@ impl TlbConfig {
         let latencies = self.l2.iter().map(|config| config.latency_cycles);
         latencies.max().unwrap_or(Cycles::ZERO)
     }
+
+    /// Entries for data of the largest TLB that holds pages of this size.
+    #[must_use]
+    pub fn entries(&self, size: PageSize) -> u32 {
+        let first = match size {
+            PageSize::Size4K => &self.l1d.pages_4k,
+            PageSize::Size2M => &self.l1d.pages_2m,
+            PageSize::Size1G => &self.l1d.pages_1g,
+        };
+        let first = first.as_ref().map(|geometry| geometry.entries);
+        let holds = |config: &&L2Config| config.holds.contains(&size);
+        let second = self.l2.iter().filter(holds).map(|config| config.entries);
+        second.chain(first).max().unwrap_or(0)
+    }
 }
 
 const fn yes() -> bool {

@@ -28,10 +28,11 @@ from contigua.commands.options import (
 from contigua.commands.parameters import Grouped, with_options
 from contigua.differences import difference
 from contigua.files import Outputs, check_writable, is_standard_output, write_whole
+from contigua.locality import locality_rows
 from contigua.options import RunOptions, file_of
 from contigua.pprof import pprof_of
 from contigua.printing import printable
-from contigua.profile_page import GROUPS, page_of, speedscope
+from contigua.profile_page import GROUPS, page_of, perfetto, speedscope
 from contigua.profile_text import cost_rows, markdown_of
 from contigua.profiling import profile
 from contigua.progress import RunLine
@@ -42,7 +43,7 @@ shown_options = with_options(
     click.option(
         "--by",
         "keys",
-        type=click.Choice([*GROUPS, "instruction"]),
+        type=click.Choice([*GROUPS, "instruction", "phase"]),
         multiple=True,
         default=("function", "mapping"),
         show_default=True,
@@ -55,6 +56,12 @@ shown_options = with_options(
         show_default=True,
         help="What tables are sorted by.",
     ),
+    click.option(
+        "--locality",
+        is_flag=True,
+        help="Count reuse distances of data accesses, too: which size of page each mapping wants, "
+        "and misses of TLBs of any size.",
+    ),
     click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows."),
     click.option(
         "--html",
@@ -66,6 +73,12 @@ shown_options = with_options(
         "speedscope_file",
         type=click.Path(path_type=Path),
         help="Write the first design's profile for https://www.speedscope.app.",
+    ),
+    click.option(
+        "--perfetto",
+        "perfetto_file",
+        type=click.Path(path_type=Path),
+        help="Write the first design's --metric over time for https://ui.perfetto.dev.",
     ),
     click.option(
         "--pprof",
@@ -126,6 +139,7 @@ def profile_command(
     speedscope_file: Path | None,
     save: Path | None,
     pprof_file: Path | None,
+    perfetto_file: Path | None,
     markdown_file: Path | None,
     against: Path | None,
     advice_file: Path | None,
@@ -143,7 +157,7 @@ def profile_command(
     if advice_file is not None and source is click.core.ParameterSource.DEFAULT:
         design_names = ",".join(DESIGNS)
     designs, options["machine"] = changed(settings, design_list(design_names), options["machine"])
-    wanted = (html, speedscope_file, save, pprof_file, markdown_file, advice_file)
+    wanted = (html, speedscope_file, perfetto_file, save, pprof_file, markdown_file, advice_file)
     files = [file for file in wanted if file is not None]
     for file in files:
         check_writable(file)
@@ -177,6 +191,9 @@ def profile_command(
     if speedscope_file is not None:
         with outputs.each():
             write_whole(speedscope_file, speedscope(profiled.profiles[0]))
+    if perfetto_file is not None:
+        with outputs.each():
+            write_whole(perfetto_file, perfetto(profiled.profiles[0], metric))
     if pprof_file is not None:
         with outputs.each():
             write_whole(pprof_file, pprof_of(profiled.profiles[0]))
@@ -207,11 +224,13 @@ def _show(
     for line in said:
         console.print(printable(line), markup=False, highlight=False, soft_wrap=wide)
     for key in keys:
-        show(console, _table(profiles, key, metric, top))
+        show(console, _table(*cost_rows(profiles, key, metric, top)))
+    first = profiles[0]
+    if first.localities:
+        show(console, _table(*locality_rows(first.localities, first.tlb_entries, top)))
 
 
-def _table(profiles: tuple[Attribution, ...], key: str, metric: str, top: int) -> Table:
-    heads, rows = cost_rows(profiles, key, metric, top)
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(heads[0])
     for head in heads[1:]:
         table.add_column(head, justify="right")

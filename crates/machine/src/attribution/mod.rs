@@ -3,13 +3,15 @@
 //! Events off the fast paths are counted for the instruction that caused them. Names of functions and
 //! lines come later, from the files that the mappings of code name.
 
+mod locality;
 mod mappings;
+mod phases;
 mod stacks;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufWriter, Write};
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 use std::path::Path;
 
 use contigua_output::Output;
@@ -22,11 +24,13 @@ use rustc_hash::FxBuildHasher;
 use serde::Serialize;
 
 use crate::Error;
+use locality::{Locality, LocalityRow, MARKS};
 use mappings::{Mapping, Mappings, UNKNOWN};
+use phases::{Phases, PhasesOf};
 use stacks::{Exit, Node, Stacks};
 
 /// Version of the file's form.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Costs of one instruction, in one mapping, by one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -45,6 +49,18 @@ pub struct Costs {
     pub data_misses: u64,
     /// Cycles until their data came.
     pub data_cycles: u64,
+}
+
+impl AddAssign for Costs {
+    fn add_assign(&mut self, other: Self) {
+        self.tlb_misses += other.tlb_misses;
+        self.walks += other.walks;
+        self.translation_cycles += other.translation_cycles;
+        self.faults += other.faults;
+        self.fault_cycles += other.fault_cycles;
+        self.data_misses += other.data_misses;
+        self.data_cycles += other.data_cycles;
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -94,8 +110,11 @@ pub(crate) struct Attribution {
     processes: Vec<u32>,
     blocks: Vec<Known>,
     stacks: Stacks,
+    /// Reuse distances, where they are asked for.
+    locality: Option<Locality>,
     instructions: Vec<Place>,
     rows: HashMap<Key, Costs, FxBuildHasher>,
+    phases: Phases,
     /// Instructions whose misses were counted.
     executed: u64,
     /// Costs of the fault of the access under way.
@@ -106,6 +125,7 @@ pub(crate) struct Attribution {
 const NO_INSTRUCTION: u32 = 0;
 
 impl Attribution {
+    /// A profile without locality.
     pub fn new() -> Self {
         let nowhere = Place {
             address: 0,
@@ -118,18 +138,32 @@ impl Attribution {
             processes: Vec::new(),
             blocks: Vec::new(),
             stacks: Stacks::new(),
+            locality: None,
             instructions: vec![nowhere],
             rows: HashMap::default(),
+            phases: Phases::new(),
             executed: 0,
             fault: (0, 0),
+        }
+    }
+
+    /// Reuse distances are counted, too, of accesses of this many cores.
+    pub fn with_locality(self, cores: usize) -> Self {
+        Self {
+            locality: Some(Locality::new(cores)),
+            ..self
         }
     }
 
     /// Counters begin anew; what is mapped stays known.
     pub fn reset(&mut self) {
         self.rows.clear();
+        self.phases = Phases::new();
         self.executed = 0;
         self.fault = (0, 0);
+        if let Some(locality) = &mut self.locality {
+            locality.reset();
+        }
     }
 
     fn process(&self, thread: ThreadId) -> u32 {
@@ -184,6 +218,16 @@ impl Attribution {
         }
     }
 
+    /// A thread reads or writes data, which is counted or not.
+    #[inline]
+    pub fn access(&mut self, core: usize, thread: ThreadId, address: u64, is_counted: bool) {
+        let process = self.process(thread);
+        if let Some(locality) = &mut self.locality {
+            let find = || self.mappings.find(process, address);
+            locality.access(core, process, address, is_counted, find);
+        }
+    }
+
     /// A thread went on without being told of: its stack is not known any more.
     pub fn forget_stack(&mut self, thread: ThreadId) {
         self.stacks.forget(thread);
@@ -196,15 +240,18 @@ impl Attribution {
         }
     }
 
-    fn row(&mut self, of: Accessed) -> &mut Costs {
+    fn add(&mut self, of: Accessed, costs: Costs) {
         let mapping = self.mappings.find(self.process(of.thread), of.address);
+        let instruction = self.instruction(of.block, of.instruction);
         let key = Key {
-            instruction: self.instruction(of.block, of.instruction),
+            instruction,
             mapping,
             thread: of.thread.0,
             stack: self.stacks.of(of.thread),
         };
-        self.rows.entry(key).or_default()
+        *self.rows.entry(key).or_default() += costs;
+        self.phases
+            .add(self.executed, instruction, mapping, of.address, costs);
     }
 
     /// The access under way has made the kernel work.
@@ -216,19 +263,25 @@ impl Attribution {
     /// An access that missed the first-level TLB was translated.
     pub fn translated(&mut self, of: Accessed, latency: Cycles, walked: bool) {
         let (faults, fault_cycles) = std::mem::take(&mut self.fault);
-        let row = self.row(of);
-        row.tlb_misses += 1;
-        row.walks += u64::from(walked);
-        row.translation_cycles += latency.get();
-        row.faults += faults;
-        row.fault_cycles += fault_cycles;
+        let costs = Costs {
+            tlb_misses: 1,
+            walks: walked.into(),
+            translation_cycles: latency.get(),
+            faults,
+            fault_cycles,
+            ..Costs::default()
+        };
+        self.add(of, costs);
     }
 
     /// An access that missed the first-level data cache has its data.
     pub fn loaded(&mut self, of: Accessed, latency: Cycles) {
-        let row = self.row(of);
-        row.data_misses += 1;
-        row.data_cycles += latency.get();
+        let costs = Costs {
+            data_misses: 1,
+            data_cycles: latency.get(),
+            ..Costs::default()
+        };
+        self.add(of, costs);
     }
 
     /// Follows an event of a thread that executes `block`.
@@ -254,6 +307,9 @@ impl Attribution {
             .last_instruction(block)
             .map(|instruction| (instruction, self.stacks.of(thread)));
         self.mappings.event(self.process(thread), event, call, by);
+        if let Some(locality) = &mut self.locality {
+            locality.forget_mappings();
+        }
     }
 
     /// The last instruction of a block, which makes system calls.
@@ -316,6 +372,11 @@ impl Attribution {
                 .collect(),
             mappings: mappings.collect(),
             stacks: stacks.collect(),
+            phases: self.phases.written(|instruction| places[&instruction]),
+            locality: self.locality.as_ref().map(|locality| LocalityOf {
+                entries: &MARKS,
+                mappings: locality.rows(),
+            }),
             instructions: named
                 .iter()
                 .map(|&at| self.instructions[at as usize])
@@ -357,6 +418,8 @@ pub(crate) struct About<'a> {
     pub translation_overhead: Option<f64>,
     /// Rows count sampled units only: they are shares, not sums.
     pub sampled: bool,
+    /// Entries of the largest TLB that holds pages of 4 KB.
+    pub tlb_entries: u32,
 }
 
 #[derive(Serialize)]
@@ -370,7 +433,17 @@ struct File<'a> {
     mappings: Vec<MappingRow>,
     instructions: Vec<Place>,
     stacks: Vec<Node>,
+    phases: PhasesOf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    locality: Option<LocalityOf>,
     rows: Vec<Row>,
+}
+
+/// Reuse distances by mapping, below each number of entries and beyond the last.
+#[derive(Serialize)]
+struct LocalityOf {
+    entries: &'static [u64],
+    mappings: Vec<LocalityRow>,
 }
 
 #[derive(Serialize)]
@@ -406,6 +479,7 @@ mod tests {
         cycles: None,
         translation_overhead: None,
         sampled: false,
+        tlb_entries: 64,
     };
 
     /// Streams of traces may say anything.

@@ -64,6 +64,9 @@ pub struct RunConfig {
     /// Where a profile is written: the instructions, mappings and threads that misses are caused by.
     #[serde(skip)]
     pub profile: Option<PathBuf>,
+    /// The profile has reuse distances of data accesses, too.
+    #[serde(skip)]
+    pub locality: bool,
     /// Where mappings of processes are written, with their memory.
     #[serde(skip)]
     pub smaps: Option<PathBuf>,

@@ -193,6 +193,9 @@ impl Engine {
         store: bool,
         instruction: usize,
     ) -> Result<(), Error> {
+        if M::ATTRIBUTES || M::WARM {
+            self.note_locality(address, M::ATTRIBUTES);
+        }
         let asked = Asked::Data { instruction, store };
         let start = self.begin::<M>(asked);
         let found = self.translate::<RELOCATES, M>(address, asked, start)?;
@@ -376,6 +379,16 @@ impl Engine {
                 }
                 Ok(found)
             }
+        }
+    }
+
+    /// Tells the profile, if one is made, of an access.
+    #[inline]
+    fn note_locality(&mut self, address: VirtAddr, is_counted: bool) {
+        if let Some(attribution) = &mut self.attribution
+            && let Some(thread) = self.contexts[self.current].thread
+        {
+            attribution.access(self.current, thread, address.get(), is_counted);
         }
     }
 

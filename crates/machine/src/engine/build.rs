@@ -109,10 +109,14 @@ impl Engine {
                 .timeline
                 .as_ref()
                 .map(|_| Timeline::new(machine.clock)),
-            attribution: config
-                .profile
-                .as_ref()
-                .map(|_| Box::new(Attribution::new())),
+            attribution: config.profile.as_ref().map(|_| {
+                let profile = Attribution::new();
+                Box::new(if config.locality {
+                    profile.with_locality(cores)
+                } else {
+                    profile
+                })
+            }),
             executed: Executed::default(),
             classified: ClassifiedMisses::default(),
             relocates: config.design.translation.primary().is_some(),
@@ -159,6 +163,7 @@ impl Engine {
             age: Age::Fresh,
             timeline: None,
             profile: None,
+            locality: false,
             smaps: None,
             sampling: Some(sampling),
             ..self.config.clone()

@@ -100,6 +100,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         layout: Layout::default(),
         timeline: None,
         profile: None,
+        locality: false,
         smaps: None,
         seed: 1,
         skip: 0,

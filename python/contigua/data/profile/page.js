@@ -177,9 +177,127 @@ function showCode() {
   byId("uncoded").textContent = !parts.length ? missing : unread ? "The source is not here: only numbers of lines are known." : "";
 }
 
+// Memory over time: a column for each phase, a row for each part of a mapping.
+
+const LABEL = 0, START = 1, SIZE = 2, PHASE = 3, COSTS = 4;
+const memory = byId("memory"), heat = byId("heat");
+const cellsOf = (label) => data.phases[Number(design.value)].filter((cell) => cell[LABEL] === label);
+const costOf = (cell) => cell[COSTS + data.metrics.indexOf(metric.value)];
+const mebibytes = (size) => number.format(size / 2 ** 20) + " MB";
+
+function listMemory() {
+  const sums = new Map();
+  for (const cell of data.phases[Number(design.value)]) {
+    sums.set(cell[LABEL], (sums.get(cell[LABEL]) || 0) + costOf(cell));
+  }
+  const chosen = memory.value;
+  const sorted = [...sums].filter(([, sum]) => sum > 0).sort((one, other) => other[1] - one[1]);
+  memory.replaceChildren(...sorted.slice(0, ROWS).map(([label]) => new Option(data.labels[label], label)));
+  if (sorted.some(([label]) => String(label) === chosen)) memory.value = chosen;
+}
+
+let drawn = null; // The heat map that is shown: what a place in it is.
+
+function showHeat() {
+  const cells = memory.value === "" ? [] : cellsOf(Number(memory.value));
+  heat.hidden = !cells.length;
+  if (!cells.length) {
+    drawn = null;
+    byId("heated").textContent = "Nothing to show.";
+    return;
+  }
+  const starts = [...new Set(cells.map((cell) => cell[START]))].sort((one, other) => one - other);
+  const row = new Map(starts.map((start, index) => [start, index]));
+  const columns = 1 + Math.max(...data.phases.flat().map((cell) => cell[PHASE]));
+  const height = Math.max(4, Math.min(16, Math.floor(320 / starts.length)));
+  const width = Math.max(8, Math.floor(640 / columns));
+  heat.width = columns * width;
+  heat.height = starts.length * height;
+  const most = Math.max(...cells.map(costOf));
+  const context = heat.getContext("2d");
+  for (const cell of cells) {
+    if (!costOf(cell)) continue;
+    context.fillStyle = `rgb(194 65 12 / ${(0.1 + 0.9 * Math.sqrt(costOf(cell) / most)).toFixed(3)})`;
+    context.fillRect(cell[PHASE] * width, row.get(cell[START]) * height, width - 1, height - 1);
+  }
+  drawn = { cells, starts, width, height };
+  byId("heated").textContent =
+    `A column is ${number.format(data.phase)} instructions, a row ${mebibytes(cells[0][SIZE])} that something was` +
+    ` counted for, the lowest address on top; the darkest has ${number.format(most)}.`;
+}
+
+heat.addEventListener("pointermove", (event) => {
+  if (!drawn) return;
+  const scale = heat.width / heat.clientWidth;
+  const phase = Math.floor((event.offsetX * scale) / drawn.width);
+  const start = drawn.starts[Math.floor((event.offsetY * scale) / drawn.height)];
+  const found = drawn.cells.find((cell) => cell[PHASE] === phase && cell[START] === start);
+  if (start === undefined) return;
+  const from = number.format(phase * data.phase);
+  byId("heated").textContent =
+    `From instruction ${from}, 0x${start.toString(16)}: ${number.format(found ? costOf(found) : 0)}.`;
+});
+
+// Misses of TLBs of any size.
+
+const reach = byId("reach");
+const LINES = ["#c2410c", "#2563eb", "#15803d"];
+
+function svg(name, attributes, text = "") {
+  const element = document.createElementNS(byId("curve").namespaceURI, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.textContent = text;
+  return element;
+}
+
+function showCurve() {
+  if (!reach) return;
+  const { entries, sizes, tlb } = data.locality;
+  const { misses } = data.locality.memory[Number(reach.value)];
+  const curve = byId("curve");
+  const most = Math.max(...misses.flat(), 1e-6);
+  const left = 56, right = 624, top = 12, bottom = 216;
+  const x = (count) => left + ((right - left) * Math.log2(count)) / Math.log2(entries[entries.length - 1]);
+  const y = (share) => bottom - ((bottom - top) * share) / most;
+  curve.replaceChildren();
+  for (const part of [0, 0.5, 1]) {
+    const at = y(part * most);
+    curve.append(svg("line", { x1: left, x2: right, y1: at, y2: at, class: "grid" }));
+    curve.append(svg("text", { x: left - 6, y: at + 4, "text-anchor": "end" }, (100 * part * most).toPrecision(2) + " %"));
+  }
+  for (const count of entries.filter((count) => Number.isInteger(Math.log2(count) / 4))) {
+    const label = count >= 1024 ? count / 1024 + "K" : count;
+    curve.append(svg("text", { x: x(count), y: bottom + 18, "text-anchor": "middle" }, label));
+  }
+  curve.append(svg("text", { x: (left + right) / 2, y: bottom + 38, "text-anchor": "middle" }, "TLB entries"));
+  curve.append(svg("line", { x1: x(tlb), x2: x(tlb), y1: top, y2: bottom, class: "own" }));
+  misses.forEach((shares, size) => {
+    const points = shares.map((share, index) => `${x(entries[index]).toFixed(1)},${y(share).toFixed(1)}`);
+    curve.append(svg("polyline", { points: points.join(" "), stroke: LINES[size], class: "curve" }));
+  });
+  const legend = byId("legend");
+  legend.replaceChildren();
+  sizes.forEach((size, index) => {
+    const mark = document.createElement("b");
+    mark.style.color = LINES[index];
+    mark.textContent = "\u2014 ";
+    legend.append(mark, `pages of ${size}; `);
+  });
+  legend.append(`dashed: the largest TLB, ${number.format(tlb)} entries`);
+}
+
+if (reach) {
+  data.locality.memory.forEach((one, index) => reach.append(new Option(one.name, index)));
+  reach.addEventListener("change", showCurve);
+}
+memory.addEventListener("change", showHeat);
+
 function show() {
   showTable();
   showFlame();
+  listMemory();
+  showHeat();
+  showCurve();
   showCode();
 }
 if (byId("function")) {
