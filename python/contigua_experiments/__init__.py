@@ -58,6 +58,7 @@ EXPERIMENTS = [
     "sampling-error",
     "cross",
     "rival-pom-tlb",
+    "rival-spot",
 ]
 
 __all__ = [

@@ -210,6 +210,7 @@ TINY = {
         "far_distance": 400_000,
     },
     "rival-pom-tlb": {"memory": "256MiB", "parts": {"gups": GUPS}},
+    "rival-spot": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

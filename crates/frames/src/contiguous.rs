@@ -45,6 +45,41 @@ impl<S: Storage> Frames<S> {
         None
     }
 
+    /// First frame and length of a run of adjacent free blocks of the largest order, where pages of a class
+    /// belong: the first one of at least `least` frames, sought from a frame on and then from the start; else
+    /// the longest. `None` where no such block is free. Nothing is taken.
+    #[must_use]
+    pub fn free_run(&self, class: FrameClass, from: u32, least: u32) -> Option<(Frame, u32)> {
+        let home = self.placement.home(&Request::new(Order::BASE, class));
+        let region = &self.regions[self.region_for(home)];
+        let step = Order::BUDDY_MAX.frames();
+        let start = region.start.get().next_multiple_of(step);
+        let end = region.end.get() / step * step;
+        let from = from.clamp(start, end.max(start)) / step * step;
+        let is_free = |head: u32| {
+            let record = self.storage.parts().frames[head as usize];
+            record.role() == Role::Free && record.order() == Order::BUDDY_MAX
+        };
+        let mut best = (start, 0);
+        for (low, high) in [(from, end), (start, end)] {
+            let (mut head, mut length) = (low, 0);
+            for block in (low..high).step_by(step as usize) {
+                if is_free(block) {
+                    length += step;
+                } else {
+                    (head, length) = (block + step, 0);
+                }
+                if length > best.1 {
+                    best = (head, length);
+                }
+                if length >= least {
+                    return Some((Frame::new(head), length));
+                }
+            }
+        }
+        (best.1 > 0).then_some((Frame::new(best.0), best.1))
+    }
+
     /// Takes the longest run of adjacent pageblocks, of at most `most`, in which nothing is
     /// unmovable, by emptying them. Each pageblock is a block of its own afterwards. `None` when
     /// not even one can be emptied.

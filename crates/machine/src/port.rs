@@ -43,6 +43,23 @@ impl MemoryPort for WalkPort<'_> {
         self.time += latency;
         latency
     }
+
+    fn references_at_once(&mut self, addresses: &[PhysAddr]) -> Cycles {
+        let start = self.time;
+        let mut last = Cycles::ZERO;
+        for &address in addresses {
+            self.time = start;
+            last = last.max(self.reference(address));
+        }
+        self.time = start + last;
+        last
+    }
+
+    fn reference_aside(&mut self, address: PhysAddr) {
+        if let Some(memory) = &mut self.memory {
+            memory.walk_ahead(self.core, address);
+        }
+    }
 }
 
 /// A page walker's way to memory ahead of the program. It takes no time.

@@ -126,7 +126,17 @@ impl AddressSpace {
             }
         }
         let effort = effort_for(vma, memory);
-        let (frame, size) = self.allocate(wanted, class, effort, policy, memory, effects)?;
+        let placed = if policy.keeps_offsets() && class == FrameClass::Anonymous {
+            let size = wanted.min(PageSize::Size2M);
+            let frame = self.offsets.take(address, size, range, memory);
+            frame.map(|frame| (frame, size))
+        } else {
+            None
+        };
+        let (frame, size) = match placed {
+            Some(placed) => placed,
+            None => self.allocate(wanted, class, effort, policy, memory, effects)?,
+        };
         let leaf = Leaf {
             dirty: write,
             ..Leaf::new(

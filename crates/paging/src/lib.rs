@@ -14,6 +14,7 @@ pub mod holes;
 mod huge;
 mod memory;
 mod objects;
+mod offsets;
 mod perforated;
 mod policy;
 mod primary;

@@ -89,6 +89,11 @@ pub trait MappingPolicy: Send {
         false
     }
 
+    /// Returns true if mappings keep the offset between their addresses and frames (CA paging).
+    fn keeps_offsets(&self) -> bool {
+        false
+    }
+
     /// Returns true if a read maps the huge zero page where a write would map 2 MB (Linux's
     /// `transparent_hugepage/use_zero_page`).
     fn uses_huge_zero_page(&self) -> bool {

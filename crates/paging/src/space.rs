@@ -13,6 +13,7 @@ use crate::Error;
 use crate::effects::{Effects, Resident};
 use crate::holes::Fragmentation;
 use crate::memory::Memory;
+use crate::offsets::Offsets;
 use crate::perforated::page::Perforated;
 use crate::primary::region::Primary;
 use crate::stack::Stack;
@@ -57,6 +58,8 @@ pub struct AddressSpace {
     pub(crate) fragmentation: Option<Fragmentation>,
     /// Memory that is to be contiguous.
     pub(crate) primary: Option<Primary>,
+    /// Where a policy keeps them: offsets of mappings.
+    pub(crate) offsets: Offsets,
     /// Mappings that `PR_SET_THP_DISABLE` keeps from huge pages.
     pub(crate) disabled: Disabled,
     /// The event stream reports no mappings: memory may have contents before its first access.
@@ -94,6 +97,7 @@ impl AddressSpace {
             perforated: BTreeMap::new(),
             fragmentation: None,
             primary: None,
+            offsets: Offsets::default(),
             assumes_mappings: false,
             resident: Resident::default(),
             heap_end: None,

@@ -67,11 +67,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let loads = 4 * PAGES;
         for step in 0..loads {
             let page = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-            let request = Request {
-                address: VirtAddr::new((page % pages) << 12),
-                space: SpaceId(1),
-                access: Access::Read,
-            };
+            let address = VirtAddr::new((page % pages) << 12);
+            let request = Request::new(address, SpaceId(1), Access::Read);
             if let Lookup::Miss = mmu.read(request.address, request.space) {
                 let mut tables = Tables {
                     table: &mut table,

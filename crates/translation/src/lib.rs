@@ -141,6 +141,9 @@ pub struct Request {
     pub space: SpaceId,
     /// Access type.
     pub access: Access,
+    /// Number of the instruction that loads or stores, one for all its executions; 0 where none is known, as for
+    /// fetches and for what is translated ahead.
+    pub instruction: u64,
 }
 
 impl Request {
@@ -151,6 +154,16 @@ impl Request {
             address,
             space,
             access,
+            instruction: 0,
+        }
+    }
+
+    /// A request by an instruction.
+    #[must_use]
+    pub const fn by(self, instruction: u64) -> Self {
+        Self {
+            instruction,
+            ..self
         }
     }
 }
@@ -207,6 +220,28 @@ pub enum Answer {
 pub trait MemoryPort {
     /// Reads the entry at an address below [`PhysAddr::END`]; how long that takes.
     fn reference(&mut self, address: PhysAddr) -> Cycles;
+
+    /// Reads entries that do not depend on one another, all at once; how long until the last one is there.
+    fn references_at_once(&mut self, addresses: &[PhysAddr]) -> Cycles {
+        let latencies = addresses.iter().map(|&address| self.reference(address));
+        latencies.max().unwrap_or(Cycles::ZERO)
+    }
+
+    /// Reads an entry for which nobody waits: caches hold it then. Caches count no such reads, and memory's
+    /// bandwidth is not taken by them.
+    fn reference_aside(&mut self, address: PhysAddr) {
+        self.reference(address);
+    }
+}
+
+/// A port of walks for which nobody waits: [`MemoryPort::reference_aside`].
+pub struct Aside<'a>(pub &'a mut dyn MemoryPort);
+
+impl MemoryPort for Aside<'_> {
+    fn reference(&mut self, address: PhysAddr) -> Cycles {
+        self.0.reference_aside(address);
+        Cycles::ZERO
+    }
 }
 
 /// Counters of a translator.

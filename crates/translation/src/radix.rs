@@ -48,11 +48,7 @@ use crate::{
 /// let holes = HoleBitmaps::default();
 /// let mut tables = Tables { table: &mut table, holes: &holes, segment: Segment::NONE, host: None };
 ///
-/// let read = |page: u64| Request {
-///     address: VirtAddr::new(page << 12),
-///     space: SpaceId(0),
-///     access: Access::Read,
-/// };
+/// let read = |page: u64| Request::new(VirtAddr::new(page << 12), SpaceId(0), Access::Read);
 /// assert_eq!(radix.look_up(&read(1)), None);
 /// let (leaf, cycles) = radix.walk(&read(1), &mut tables, &mut TenCycles).unwrap();
 /// // The L2 TLB and four levels of tables.

@@ -164,6 +164,7 @@ impl Walker {
             address,
             space,
             access,
+            ..
         } = *request;
         let levels = tables.table.levels();
         let walk = tables.table.walk_and_mark(address, access == Access::Write);
@@ -222,6 +223,7 @@ impl Walker {
             address,
             space,
             access,
+            ..
         } = *request;
         let store = access == Access::Write;
         let segment = match access {

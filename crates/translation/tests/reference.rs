@@ -326,7 +326,7 @@ proptest! {
                     let (outcome, physical) = match mmu.read(at, id) {
                         Lookup::Hit(physical) => (Outcome::Hit, Some(physical)),
                         Lookup::Miss => {
-                            let request = Request { address: at, space: id, access: Access::Read };
+                            let request = Request::new(at, id, Access::Read);
                             let mut port = Recorder::default();
                             let answer = miss(&mut mmu, &request, &mut tables[space], &mut port);
                             let references = port.0.len();

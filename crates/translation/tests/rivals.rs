@@ -1,11 +1,13 @@
 //! Do the rivals have the effects that their papers claim, on streams of their papers' kind?
 
-use crate::common::{Recorder, counter, mmu_of, scheme, tlb};
-use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
+use std::collections::BTreeMap;
+
+use crate::common::{Recorder, counter, memory, mmu_of, scheme, tlb};
+use contigua_paging::{AddressSpace, Effects, HoleBitmaps, Leaf, PageTable, Segment, SpaceId, Vma};
 use contigua_translation::{
     Access, Answer, HostTables, Lookup, Mmu, NestedConfig, Request, Tables,
 };
-use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr};
+use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 const SPACE: SpaceId = SpaceId(1);
 const START: u64 = 0x4000_0000;
@@ -47,8 +49,12 @@ fn table(start: u64, pages: u64, frame_of: impl Fn(u64) -> u64) -> PageTable {
 impl World {
     /// No two neighbors among pages have neighboring frames.
     fn new(name: &str, more: &str, nested: bool) -> Self {
-        let walk_caches = NestedConfig::default();
         let scattered = |page: u64| FRAMES + (5 * page + 3) % PAGES;
+        Self::with(name, more, nested, scattered)
+    }
+
+    fn with(name: &str, more: &str, nested: bool, frame_of: impl Fn(u64) -> u64) -> Self {
+        let walk_caches = NestedConfig::default();
         let mmu = mmu_of(
             &*scheme(name, more),
             &tlb(),
@@ -56,7 +62,7 @@ impl World {
             nested.then_some(&walk_caches),
         );
         Self {
-            table: table(START, PAGES, scattered),
+            table: table(START, PAGES, frame_of),
             host: nested.then(|| table(0, FRAMES + PAGES, |frame| 2 * FRAMES + frame)),
             holes: HoleBitmaps::default(),
             mmu,
@@ -65,10 +71,15 @@ impl World {
     }
 
     fn read(&mut self, page: u64) {
+        self.read_by(page, 0);
+    }
+
+    /// An instruction reads a page; cycles since the first level missed.
+    fn read_by(&mut self, page: u64, instruction: u64) -> u64 {
         let address = VirtAddr::new(START + page * PAGE_BYTES);
-        let request = Request::new(address, SPACE, Access::Read);
+        let request = Request::new(address, SPACE, Access::Read).by(instruction);
         if self.mmu.read(request.address, SPACE) != Lookup::Miss {
-            return;
+            return 0;
         }
         let mut tables = Tables {
             table: &mut self.table,
@@ -83,11 +94,15 @@ impl World {
         let expected = tables.resolve(request.address);
         let mut port = Recorder::default();
         let answer = self.mmu.miss(&request, &mut tables, &mut port);
-        let Answer::Translated { physical, .. } = answer else {
+        let Answer::Translated {
+            physical, latency, ..
+        } = answer
+        else {
             panic!("page {page} is mapped");
         };
         assert_eq!(Some(physical.frame()), expected.map(|leaf| leaf.frame));
         self.references += port.0.len() as u64;
+        latency.get()
     }
 
     /// Reads random pages.
@@ -153,4 +168,96 @@ fn a_page_is_looked_for_in_the_array_of_its_size_first() {
     // All pages are of one size: misses read both arrays, hits one.
     let walks = world.mmu.translator_counters().walks();
     assert_eq!((reads, wrong), (hits + 2 * walks, 0));
+}
+
+/// Mean cycles of misses by one of two instructions, each in memory of its own, and how many predictions were
+/// right and wrong.
+fn predicted(nested: bool, least: u64, frame_of: impl Fn(u64) -> u64) -> (f64, u64, u64) {
+    let more = format!("huge = {{ enabled = \"never\" }}\nleast_pages = {least}");
+    let mut world = World::with("spot", &more, nested, frame_of);
+    let mut cycles = 0;
+    let mut misses = 0;
+    for step in 0..4 * PAGES {
+        // 4,099 pages on: no page is in the L2 TLB any more.
+        let page = step * 4099 % (PAGES / 2);
+        let which = step & 1;
+        let took = world.read_by(page + which * PAGES / 2, 1 + which);
+        cycles += took;
+        misses += u64::from(took > 0);
+    }
+    let [right, wrong] = ["right", "wrong"].map(|of| counter(&world.mmu, &format!("spot_{of}")));
+    (cycles as f64 / misses as f64, right, wrong)
+}
+
+#[test]
+fn walks_are_hidden_where_instructions_stay_in_long_runs() {
+    for nested in [false, true] {
+        // Two runs with offsets of their own.
+        let runs = |page: u64| FRAMES + (page + PAGES / 2) % PAGES;
+        let (cycles, right, wrong) = predicted(nested, 32, runs);
+        assert!(right > 60_000 && wrong == 0, "{right} right, {wrong} wrong");
+        // The L2 TLB's look-up is what is left.
+        assert!(cycles < 8.0, "{cycles} cycles");
+    }
+}
+
+#[test]
+fn runs_that_are_too_short_predict_nothing() {
+    // Runs of 16 pages, in the opposite order.
+    let runs = |page: u64| FRAMES + (PAGES - 16 - page / 16 * 16) + page % 16;
+    let (_, right, wrong) = predicted(true, 32, runs);
+    assert_eq!((right, wrong), (0, 0));
+    // With entries for short runs most predictions are wrong.
+    let (_, right, wrong) = predicted(true, 8, runs);
+    assert!(wrong > 4 * right, "{right} right, {wrong} wrong");
+}
+
+#[test]
+fn a_wrong_prediction_costs_a_walk_and_a_flush() {
+    // The run ends in its middle.
+    let runs = |page: u64| FRAMES + (page + PAGES / 2) % PAGES;
+    let mut world = World::with("spot", "huge = { enabled = \"never\" }", false, runs);
+    let mut plain = World::with("base", "", false, runs);
+    for page in 0..4 {
+        world.read_by(page, 1);
+        plain.read(page);
+    }
+    let walk = plain.read_by(PAGES - 1, 1);
+    assert_eq!(world.read_by(PAGES - 1, 1), walk + 20);
+    assert_eq!(counter(&world.mmu, "spot_wrong"), 1);
+}
+
+/// Pages of a mapping of 16 MB, written in no order, by the offset between their frames and addresses.
+fn offsets_of(more: &str) -> Vec<usize> {
+    const MAPPED: u64 = 4096;
+    let policy = scheme("spot", more).policy();
+    let mut memory = memory(32_768);
+    let mut space = AddressSpace::new(SPACE, &mut memory).unwrap();
+    let mut effects = Effects::default();
+    let range = VirtRange::with_length(VirtAddr::new(START + PAGE_BYTES), MAPPED * PAGE_BYTES);
+    space
+        .map(range, Vma::ANONYMOUS, &mut memory, &mut effects)
+        .unwrap();
+    let mut found = BTreeMap::new();
+    for step in 0..MAPPED {
+        let at = range.start + step * 2047 % MAPPED * PAGE_BYTES;
+        space
+            .fault(at, true, &*policy, &mut memory, &mut effects)
+            .unwrap();
+        let frame = space.table_mut().leaf(at).unwrap().physical(at).get() / PAGE_BYTES;
+        *found
+            .entry(frame.wrapping_sub(at.page().get()))
+            .or_insert(0) += 1;
+    }
+    found.into_values().collect()
+}
+
+#[test]
+fn a_mapping_keeps_its_offset_whatever_the_order_of_its_faults() {
+    for huge in ["never", "always"] {
+        let huge = format!("huge = {{ enabled = \"{huge}\" }}");
+        assert_eq!(offsets_of(&huge), [4096], "{huge}");
+    }
+    let without = offsets_of("huge = { enabled = \"never\" }\nca_paging = false");
+    assert!(without.len() > 100, "{} offsets", without.len());
 }

@@ -310,14 +310,18 @@ impl Engine {
         let request = CoreRequest::new(self.current, address, asked.kind(), time);
         match asked {
             Asked::Line => request,
-            Asked::Data { instruction, .. } => {
-                let block = u64::from(self.contexts[self.current].block.0);
-                CoreRequest {
-                    instruction: block << 9 | instruction as u64,
-                    ..request
-                }
-            }
+            Asked::Data { instruction, .. } => CoreRequest {
+                instruction: self.number_of(instruction),
+                ..request
+            },
         }
+    }
+
+    /// Number of an instruction of the current core's block.
+    #[inline]
+    fn number_of(&self, instruction: usize) -> u64 {
+        let block = u64::from(self.contexts[self.current].block.0);
+        block << 9 | instruction as u64
     }
 
     /// Tells the prefetcher where a sequence of misses goes on that came to the end of its page with the
@@ -449,7 +453,10 @@ impl Engine {
         time: Cycles,
     ) -> Result<Translated, Error> {
         let access = asked.access();
-        let request = Request::new(address, self.kernel.space(), access);
+        let mut request = Request::new(address, self.kernel.space(), access);
+        if let Asked::Data { instruction, .. } = asked {
+            request = request.by(self.number_of(instruction));
+        }
         let time = if M::OUT_OF_ORDER || M::DEFERRED {
             time
         } else if self.memory.is_some() {

@@ -17,7 +17,8 @@
 //! begin    kind, instruction of the block: an access begins whose fault comes next
 //!   translation, if flagged: latency beyond its references that missed, whether walked, how many
 //!                            references missed;
-//!                            for each: cycles since the one before, steps; the steps
+//!                            for each: cycles since the one before, whether it begins with that, steps; the
+//!                            steps
 //!   data, if flagged:        steps; the steps, as `Queues::time` takes them
 //! ```
 
@@ -62,6 +63,8 @@ const COUNT_SHIFT: u32 = 32;
 const WALKED: u64 = 1 << 63;
 const REFERENCES_SHIFT: u32 = 40;
 const REFERENCES_MASK: u64 = (1 << 20) - 1;
+/// The reference begins at the time of the one before it.
+const AT_ONCE: u64 = 1 << 31;
 const LATENCY_MASK: u64 = (1 << REFERENCES_SHIFT) - 1;
 
 /// Outcomes that wait to be timed, and the thread that times them.
@@ -106,22 +109,54 @@ pub(super) struct DeferredPort<'a> {
     since: u64,
 }
 
+impl DeferredPort<'_> {
+    /// The latency of a hit of the first level; `None` of a miss, which is written.
+    fn hit_or_defer(&mut self, address: PhysAddr, begins: u64) -> Option<Cycles> {
+        let kind = AccessKind::Walk;
+        let hit = self.memory.hit(self.core, address, kind, pass);
+        if hit.is_none() {
+            let request = CoreRequest::new(self.core, address, kind, Cycles::ZERO);
+            let at = self.references.len();
+            self.references.push(0);
+            self.memory.defer_miss(&request, self.references);
+            let steps = (self.references.len() - at - 1) as u64;
+            self.references[at] = begins | steps;
+            *self.count += 1;
+        }
+        hit
+    }
+}
+
 impl MemoryPort for DeferredPort<'_> {
     fn reference(&mut self, address: PhysAddr) -> Cycles {
-        let kind = AccessKind::Walk;
-        if let Some(latency) = self.memory.hit(self.core, address, kind, pass) {
-            self.since += latency.get();
-            return latency;
+        let Some(latency) = self.hit_or_defer(address, self.since << COUNT_SHIFT) else {
+            self.since = 0;
+            return Cycles::ZERO;
+        };
+        self.since += latency.get();
+        latency
+    }
+
+    fn references_at_once(&mut self, addresses: &[PhysAddr]) -> Cycles {
+        let mut begins = self.since << COUNT_SHIFT;
+        let mut hits = Cycles::ZERO;
+        for &address in addresses {
+            match self.hit_or_defer(address, begins) {
+                Some(latency) => hits = hits.max(latency),
+                None => begins = AT_ONCE,
+            }
         }
-        let request = CoreRequest::new(self.core, address, kind, Cycles::ZERO);
-        let at = self.references.len();
-        self.references.push(0);
-        self.memory.defer_miss(&request, self.references);
-        let steps = (self.references.len() - at - 1) as u64;
-        self.references[at] = self.since << COUNT_SHIFT | steps;
-        *self.count += 1;
-        self.since = 0;
-        Cycles::ZERO
+        if begins == AT_ONCE {
+            // Hits are there before the first of the misses is.
+            self.since = 0;
+            return Cycles::ZERO;
+        }
+        self.since += hits.get();
+        hits
+    }
+
+    fn reference_aside(&mut self, address: PhysAddr) {
+        self.memory.walk_ahead(self.core, address);
     }
 }
 
@@ -435,17 +470,20 @@ fn time_translation(
     (found, waited)
 }
 
-/// References of a walk that missed; each begins when the one before it is there.
+/// References of a walk that missed; each begins when those before it are there, or with the one before it.
 fn time_references(rest: &mut &[u64], count: u64, start: Cycles, queues: &mut Queues) -> Cycles {
-    let mut time = start;
+    let (mut time, mut begins) = (start, start);
     let mut waited = Cycles::ZERO;
     for _ in 0..count {
-        time += Cycles::new(rest[0] >> COUNT_SHIFT);
-        let steps = rest[0] as u32 as usize;
-        let latency = queues.time(&rest[1..=steps], time);
+        if rest[0] & AT_ONCE == 0 {
+            time += Cycles::new(rest[0] >> COUNT_SHIFT);
+            begins = time;
+        }
+        let steps = (rest[0] & (AT_ONCE - 1)) as usize;
+        let end = begins + queues.time(&rest[1..=steps], begins);
         *rest = &rest[1 + steps..];
-        time += latency;
-        waited += latency;
+        waited += end.max(time) - time;
+        time = end.max(time);
     }
     waited
 }

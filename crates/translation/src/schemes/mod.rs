@@ -139,6 +139,8 @@ schemes! {
     range: Range, "range";
     /// A TLB of 16 MB in memory.
     pom_tlb: PomTlb, "pom-tlb";
+    /// Offsets that instructions predict.
+    spot: Spot, "spot";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }

@@ -135,6 +135,7 @@ impl Perforated {
             address,
             space,
             access,
+            ..
         } = *request;
         if !chunk.filter.has(sub_page(address)) {
             return self.generated(chunk, address, latency, walked);
@@ -243,6 +244,7 @@ impl Perforated {
             address,
             space,
             access,
+            ..
         } = *request;
         let Some(leaf) = tables.table.leaf(address) else {
             return Ok(None);
@@ -323,6 +325,7 @@ impl Translator for Perforated {
             address,
             space,
             access,
+            ..
         } = *request;
         self.until_look -= 1;
         if self.until_look == 0 {
@@ -504,6 +507,7 @@ impl Perforated {
             address,
             space,
             access,
+            ..
         } = *request;
         if tables
             .table

@@ -116,6 +116,8 @@ pub(super) struct HugePages {
     pub(super) on_holes: fn(&Holes) -> HoleVerdict,
     /// Groups of 16 small pages are contiguous, and marked.
     pub(super) groups_of_16: bool,
+    /// Mappings keep the offset between their addresses and frames.
+    pub(super) keeps_offsets: bool,
     pub(super) use_zero_page: bool,
 }
 
@@ -130,6 +132,7 @@ impl HugePages {
                 .max(1),
             on_holes: |_| HoleVerdict::Split,
             groups_of_16: false,
+            keeps_offsets: false,
             use_zero_page: config.use_zero_page,
         }
     }
@@ -175,6 +178,10 @@ impl MappingPolicy for HugePages {
 
     fn groups_of_16(&self) -> bool {
         self.groups_of_16
+    }
+
+    fn keeps_offsets(&self) -> bool {
+        self.keeps_offsets
     }
 
     fn uses_huge_zero_page(&self) -> bool {

@@ -121,6 +121,7 @@ pub fn schemes() -> Vec<Tested> {
         ("colt", "run_log2 = 3"),
         ("colt", "run_log2 = 0\nhuge.enabled = \"always\""),
         ("amd-coalescing", "group_log2 = 3"),
+        ("spot", "least_pages = 1\nconfidence = 0"),
     ];
     let listed = SchemeConfig::NAMES.iter().map(|&name| match name {
         "hugetlb" => (name, "page = \"2m\""),
