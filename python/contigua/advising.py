@@ -20,6 +20,7 @@ from contigua.progress import Progress
 from contigua.reporting.words import percent
 from contigua.reports import Report
 from contigua.runner import run
+from contigua.sampling import matched
 from contigua.sizes import size_text
 
 #: Designs of a profile for advice: the program as it is, where huge pages are for who asks for
@@ -104,7 +105,7 @@ def advise(
     candidates = Candidates.of(*profiled.profiles[:2])
     trials = _Trials(command, candidates.program, designs[0], options, profiled.results[0])
     items, refused = trials.judge(candidates.promising, runs, progress)
-    saving, half_width = trials.together(items, progress)
+    saving, half_width = trials.together(items, candidates.promising, progress)
     advice = Advice(
         program=candidates.program,
         command=tuple(command),
@@ -155,10 +156,13 @@ class _Trials:
         for place, candidate in enumerate(candidates):
             change, estimate = candidate.change, candidate.estimate
             if place >= runs:
-                if estimate is not None:
+                if change.action == "huge-pages" and estimate is not None:
                     items.append(Item(change, estimate))
+                elif estimate is not None:
+                    why = f"{change.action}: not tried; it saves {percent(estimate)} at most"
+                    refused.append(Rejected(change.name, why))
                 continue
-            tried = self.tried(change, progress)
+            tried = self.tried(candidate, progress)
             if tried.saving >= LEAST and tried.saving > tried.half_width:
                 items.append(tried)
             else:
@@ -172,15 +176,15 @@ class _Trials:
         why = f"{change.action}: a run with it {word} "
         why += percent(abs(tried.saving), tried.half_width)
         if estimate is not None:
-            is_code = change.action == "huge-code"
-            part = "translation and faults cost" if is_code else "huge pages everywhere save"
+            is_mapping = change.action == "huge-pages"
+            part = "huge pages everywhere save" if is_mapping else "translation and faults cost"
             why += f", of {percent(estimate)} that {part} there"
         if change.action == "malloc-huge-pages" and (mode := _thp_mode()) != "madvise":
             why += f"; this computer's huge pages are {mode}, so glibc asks for none"
         return why
 
     def together(
-        self, items: Sequence[Item], progress: Progress | None
+        self, items: Sequence[Item], candidates: Sequence[Candidate], progress: Progress | None
     ) -> tuple[float | None, float]:
         """Return the saving of all changes, and half of its interval."""
         changes = [item.change for item in items]
@@ -191,25 +195,37 @@ class _Trials:
         if _libraries(changes) > 1:
             # A run preloads one.
             return None, 0.0
-        found = self.run(changes, progress)
-        return self._saving(found)
+        chosen = [candidate for candidate in candidates if candidate.change in changes]
+        return self._saving(self.run(chosen, progress))
 
-    def tried(self, change: Change, progress: Progress | None) -> Item:
+    def tried(self, candidate: Candidate, progress: Progress | None) -> Item:
         """Run the program with a change."""
-        found = self.run([change], progress)
+        found = self.run([candidate], progress)
         saving, half_width = self._saving(found)
         memory = _peak(found) - _peak(self.base)
-        return Item(change, saving, half_width, is_run=True, memory_bytes=memory)
+        return Item(candidate.change, saving, half_width, is_run=True, memory_bytes=memory)
 
-    def run(self, changes: Sequence[Change], progress: Progress | None) -> Report:
-        """Run the program with changes."""
-        options = with_changes(self.options, self.program, changes)
+    def run(self, candidates: Sequence[Candidate], progress: Progress | None) -> Report:
+        """Run the program with changes.
+
+        Units of a sampled run are only those of another one where both execute the same
+        instructions. So there, the server gives memory huge pages without being asked, as far as
+        the changes do no more.
+        """
+        changes = [candidate.change for candidate in candidates]
+        if self.options.sample is not None and all(one.advised for one in candidates):
+            advised = tuple(memory for one in candidates for memory in one.advised)
+            options = replace(self.options, advised=advised)
+        else:
+            options = with_changes(self.options, self.program, changes)
         found: Report = run(
             self.command, designs=[self.design], options=options, progress=progress
         )[0]
         return found
 
     def _saving(self, found: Report) -> tuple[float, float]:
+        if (ratio := matched(found.values, self.base.values)) is not None:
+            return 1 - ratio.value, ratio.half_width
         before, after = (report.summary()["cycles"] for report in (self.base, found))
         halves = [report.intervals().get("cycles", 0.0) for report in (self.base, found)]
         return 1 - after / before, hypot(*halves) / before

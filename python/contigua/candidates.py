@@ -13,6 +13,7 @@ from contigua.allocators import find_library
 from contigua.attribution import Attribution, ProfileError
 from contigua.mapped import Call, Mapped, MappedMemory, build_id_of
 from contigua.reporting.words import percent
+from contigua.run_spec import AdvisedMemorySpec
 from contigua.sizes import size_text
 
 #: A smaller saving is no advice.
@@ -37,10 +38,13 @@ class Candidate:
         The change.
     estimate
         What huge pages everywhere save at its memory; ``None`` where nothing tells.
+    advised
+        The memory of this execution that gets huge pages; empty where the change does more.
     """
 
     change: Change
     estimate: float | None
+    advised: tuple[AdvisedMemorySpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,12 +98,17 @@ class _Search:
         if not costs:
             raise ProfileError("the run tells of no program: advice is for live runs")
         self.program = max(costs, key=costs.__getitem__)
-        #: Mappings of the program, with the shares of the cycles that huge pages save at each.
-        self.memory = [
-            (mapped, (base.cycles_of(mapped.costs) - thp.cycles_of(other.costs)) / self.cycles)
-            for mapped, other in zip(memory, after, strict=True)
-            if mapped.program == self.program
-        ]
+        #: Mappings of the program, with the shares of the cycles that huge pages may save at each.
+        self.memory = []
+        for mapped, other in zip(memory, after, strict=True):
+            if mapped.program != self.program:
+                continue
+            saved = base.cycles_of(mapped.costs)
+            # A heap that grows by less than a huge page gets none, even where all memory may have
+            # them: all of its costs are at stake.
+            if mapped.kind != "heap":
+                saved -= thp.cycles_of(other.costs)
+            self.memory.append((mapped, saved / self.cycles))
         self.base = base
         #: Without a loader nothing can be preloaded.
         self.is_static = not any(
@@ -159,12 +168,14 @@ class _Search:
             if len(members) > 1:
                 name = f"each of {len(members)} mappings: {name.split(' #')[0]}"
             rule = Rule(size, 0, len(alike), callers)
-            yield Candidate(Change(name, "huge-pages", rule), total)
+            advised = tuple(mapped.advised for mapped in alike)
+            yield Candidate(Change(name, "huge-pages", rule), total, advised)
             return
         for mapped, saved in chosen:
             place = next(place for place, one in enumerate(alike) if one is mapped)
             rule = Rule(size, place + 1, len(alike), callers)
-            yield Candidate(Change(mapped.name, "huge-pages", rule), saved)
+            change = Change(mapped.name, "huge-pages", rule)
+            yield Candidate(change, saved, (mapped.advised,))
 
     def _judge(self, candidate: Candidate, members: Sequence[tuple[Mapped, float]]) -> None:
         estimate, size = candidate.estimate or 0.0, members[0][0].bytes
@@ -187,7 +198,10 @@ class _Search:
         estimate = self.malloc_estimate
         if estimate >= LEAST:
             change = Change(MALLOC_MEMORY, "malloc-huge-pages")
-            self.promising.append(Candidate(change, estimate))
+            # glibc asks for no huge pages where a block has none.
+            large = [one for one in of_malloc if one.kind == "heap" or one.bytes >= HUGE]
+            advised = tuple(mapped.advised for mapped in large)
+            self.promising.append(Candidate(change, estimate, advised))
             if not self.is_static and find_library(MALLOC) is not None:
                 self.promising.append(Candidate(Change(MALLOC_MEMORY, "contigua-malloc"), None))
         elif of_malloc:

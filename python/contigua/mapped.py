@@ -12,6 +12,7 @@ from typing import Any
 
 from contigua import _engine
 from contigua.attribution import METRICS, Attribution, Costs, Frame, bare
+from contigua.run_spec import AdvisedMemorySpec
 
 #: Callers by which a mapping is recognized; ``contigua-node apply`` takes as many.
 MOST_CALLERS = 4
@@ -60,7 +61,10 @@ class Mapped:
     program
         The file that the process executed.
     bytes
-        Bytes that were asked for, in whole pages.
+        Bytes that were asked for, in whole pages; of the heap, as many as it ever had.
+    call
+        Its place among all that the process maps by calls; ``None`` for the heap, and for what the
+        kernel maps with the program.
     calls
         The system call's instruction and the calls that led there, innermost first.
     costs
@@ -72,6 +76,7 @@ class Mapped:
     process: int
     program: str | None
     bytes: int
+    call: int | None
     calls: tuple[Call, ...]
     costs: Costs
 
@@ -82,6 +87,11 @@ class Mapped:
             return True
         # Besides malloc, the C library maps stacks (of another kind) and files.
         return self.kind == "anonymous" and len(self.calls) > 1 and _is_c_library(self.calls[1])
+
+    @property
+    def advised(self) -> AdvisedMemorySpec:
+        """How a simulated server is told to give it huge pages."""
+        return {"process": self.process, "call": self.call}
 
     @property
     def callers(self) -> tuple[Call, ...]:
@@ -126,7 +136,8 @@ class MappedMemory:
                 kind=mapping["kind"],
                 process=mapping["process"],
                 program=program,
-                bytes=mapping.get("mapped", mapping["bytes"]),
+                bytes=mapping["bytes"] if mapping["kind"] == "heap" else mapping["mapped"],
+                call=mapping.get("call"),
                 calls=tuple(map(self._call, self._stack(mapping["by"]))),
                 costs=costs[index],
             )

@@ -19,6 +19,7 @@ from contigua.regions import Regions
 from contigua.run_spec import (
     EXECUTION_KEYS,
     RUN_KEYS,
+    AdvisedMemorySpec,
     DocumentSpec,
     ExecutionSpec,
     RecordedSpec,
@@ -61,6 +62,8 @@ class RunOptions(RunKeys):
     client
         Commands that drive the program, which is a server: only what it does while they load it is
         measured, and reports have the latency of requests.
+    advised
+        Memory that gets ``MADV_HUGEPAGE`` although the program does not ask.
     checkpoint
         Folder in which the simulated servers of a recording's replay are saved: in a folder for
         each of ``checkpoint_at``, a file for each configuration.
@@ -79,6 +82,7 @@ class RunOptions(RunKeys):
     sample: Sampling | None = None
     regions: Regions | None = None
     client: Commands | None = None
+    advised: tuple[AdvisedMemorySpec, ...] = ()
     checkpoint: Path | None = None
     checkpoint_at: tuple[int, ...] = ()
     resume: Path | None = None
@@ -116,6 +120,7 @@ class RunOptions(RunKeys):
             "machine_name": machine.name,
             "machine": machine.text,
             "allocator": self.preload().name,
+            "advised": self.advised,
             "regions": None if regions is None else regions.spec(),
             "sampling": self.plan()["sampling"],
             "confidence": 0.95 if self.sample is None else self.sample.confidence,

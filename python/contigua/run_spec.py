@@ -37,6 +37,7 @@ class RunSpec(TypedDict):
     cores: NotRequired[int]
     migrations: NotRequired[float]
     allocator: NotRequired[str | None]
+    advised: NotRequired[Sequence[AdvisedMemorySpec]]
     timeline: NotRequired[str | Path | None]
     profile: NotRequired[str | Path | None]
     locality: NotRequired[bool]
@@ -48,6 +49,13 @@ class RunSpec(TypedDict):
     goal: NotRequired[float | None]
     checkpoints: NotRequired[Sequence[SaveSpec]]
     checkpoint: NotRequired[str | Path | None]
+
+
+class AdvisedMemorySpec(TypedDict):
+    """Memory of a process that gets `MADV_HUGEPAGE`."""
+
+    process: int
+    call: NotRequired[int | None]
 
 
 class SamplingSpec(TypedDict):

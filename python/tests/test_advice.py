@@ -21,6 +21,7 @@ from contigua.advising import Advised, advise, with_changes
 from contigua.allocators import find_library
 from contigua.attribution import ProfileError
 from contigua.runner import run
+from contigua.sampling import Sampling
 
 OPTIONS = RunOptions(memory="2GiB", detail="additive")
 NODES = [ROOT / "target" / profile / "contigua-node" for profile in ("debug", "release")]
@@ -142,15 +143,28 @@ def test_memory_of_malloc_is_for_its_own_settings() -> None:
     assert item.saving > 0.1 and item.is_run
 
 
-def test_a_sampled_profile_has_intervals() -> None:
-    from contigua.sampling import Sampling
+def test_sampled_trials_save_what_complete_ones_do(mappings: Advised) -> None:
+    sample = Sampling(distance=100_000, warm=500_000)
+    sampled = advise([CULPRITS, "mappings"], options=replace(OPTIONS, sample=sample), runs=1)
+    (item,), (whole,) = sampled.advice.items, mappings.advice.items
+    assert item.change == whole.change
+    # Units are those of the same instructions: their own variation is no error of the saving.
+    assert 0 < item.half_width < 0.03
+    assert item.saving == pytest.approx(whole.saving, abs=item.half_width + 0.005)
 
-    sample = Sampling(distance=200_000, warm=50_000, detail=10_000)
-    advised = advise(
-        [CULPRITS, "mappings"], options=replace(OPTIONS, detail="full", sample=sample), runs=1
+
+def test_a_heap_that_grows_in_small_steps_gets_huge_pages_from_malloc() -> None:
+    script = (
+        "my %h; $h{$_ * 7919} = $_ for 1 .. 60000; my $s = 0; $s += $h{$_ * 7919} for 1 .. 60000;"
     )
-    assert "map_table" in advised.advice.items[0].change.name
-    assert advised.advice.items[0].half_width > 0
+    sample = Sampling(distance=100_000, warm=500_000)
+    for options in (OPTIONS, replace(OPTIONS, sample=sample)):
+        # Huge pages for all memory reach no heap whose steps are smaller.
+        advised = advise(["perl", "-e", script], options=options, runs=1)
+        assert advised.profiled.results[1].values["memory"]["resident_2m_bytes"] == 0
+        (item,) = advised.advice.items
+        assert (item.change.action, item.is_run) == ("malloc-huge-pages", True)
+        assert item.saving > item.half_width
 
 
 def test_what_is_not_run_is_an_estimate() -> None:
@@ -158,6 +172,8 @@ def test_what_is_not_run_is_an_estimate() -> None:
     items = advised.advice.items
     assert "map_table" in items[0].change.name and not any(item.is_run for item in items)
     assert advised.advice.saving is None and "by estimate" in advised.sentences()[0]
+    # What is at stake is no estimate of what a change saves.
+    assert all(item.change.action == "huge-pages" for item in items)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ pub use self::design::{
 pub use self::holes::Holes;
 pub use self::machine::{KernelCosts, MachineConfig, PageTableLevels};
 pub use self::regions::{Point, RegionConfig};
-pub use self::run::{CONFIDENCE, Detail, RunConfig};
+pub use self::run::{AdvisedMemory, CONFIDENCE, Detail, RunConfig};
 use crate::Error;
 
 /// Reads a machine from TOML. `path` is where the text came from, for messages.

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::ageing::Snapshot;
 use crate::config::{
-    Age, CONFIDENCE, DesignConfig, Detail, RegionConfig, RunConfig, parse_design, parse_machine,
+    AdvisedMemory, Age, CONFIDENCE, DesignConfig, Detail, RegionConfig, RunConfig, parse_design,
+    parse_machine,
 };
 
 mod os_text;
@@ -199,6 +200,9 @@ pub struct RunSpec {
     /// The allocator that the program was given in the place of its C library's, with its settings.
     #[serde(default)]
     pub allocator: Option<String>,
+    /// Memory that gets `MADV_HUGEPAGE` although the program does not ask: what an advice changes.
+    #[serde(default)]
+    pub advised: Vec<AdvisedMemory>,
     /// Write what each core did when, for Perfetto (Chrome's trace format). With several designs,
     /// FILE.json becomes FILE.DESIGN.json for each.
     #[serde(default)]
@@ -325,6 +329,7 @@ impl RunSpec {
             cores: self.cores,
             migrations_per_second: self.migrations,
             allocator: self.allocator,
+            advised: self.advised,
             layout: Layout::default(),
             timeline: self.timeline.map(PathBuf::from),
             profile: self.profile.map(PathBuf::from),

@@ -511,6 +511,12 @@ impl AddressSpace {
         self.unmap(from, memory, effects)
     }
 
+    /// End of the heap; `None` before the program has asked for it.
+    #[must_use]
+    pub fn heap_end(&self) -> Option<VirtAddr> {
+        self.heap_end
+    }
+
     /// `brk`. The first call tells where the heap begins.
     ///
     /// # Errors

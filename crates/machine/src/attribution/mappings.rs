@@ -51,6 +51,9 @@ pub struct Mapping {
     pub file: Option<FileId>,
     /// Offset of its beginning in the file, in bytes.
     pub offset: u64,
+    /// Its place among all that its process maps by calls, from 0 on; `None` for what no such call made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<u32>,
     /// The instruction that made it, by its place in the profile's list, and the stack that it was called
     /// in; `None` for the loader's.
     pub by: Option<(u32, u32)>,
@@ -68,6 +71,8 @@ pub struct Mappings {
     live: Vec<Live>,
     /// By process: end of the heap, once it was told.
     heap: Vec<Option<u64>>,
+    /// By process: mappings that calls made.
+    calls: Vec<u32>,
     /// The range that was asked for last, its process and its mapping.
     last: (u32, VirtRange, u32),
 }
@@ -89,12 +94,14 @@ impl Mappings {
             image: false,
             file: None,
             offset: 0,
+            call: None,
             by: None,
         };
         Self {
             all: vec![unknown],
             live: Vec::new(),
             heap: Vec::new(),
+            calls: Vec::new(),
             last: (0, NOTHING, UNKNOWN),
         }
     }
@@ -132,6 +139,7 @@ impl Mappings {
         if index >= self.live.len() {
             self.live.resize_with(index + 1, Live::new);
             self.heap.resize(index + 1, None);
+            self.calls.resize(index + 1, 0);
         }
         self.last = (0, NOTHING, UNKNOWN);
         &mut self.live[index]
@@ -248,7 +256,14 @@ impl Mappings {
                     (.., true) => MappingKind::ThreadStack,
                     _ => MappingKind::Anonymous,
                 };
-                self.add(range, Mapping::new(process, kind, range, writable, by));
+                self.live(process);
+                let calls = &mut self.calls[process as usize];
+                let mapping = Mapping {
+                    call: Some(*calls),
+                    ..Mapping::new(process, kind, range, writable, by)
+                };
+                *calls += 1;
+                self.add(range, mapping);
             }
             Call::Unmap { range } => self.remove(process, range),
             Call::Remap { from, to, keep } => {
@@ -313,6 +328,7 @@ impl Mapping {
             image: false,
             file: None,
             offset: 0,
+            call: None,
             by,
         }
     }

@@ -28,6 +28,18 @@ pub enum Detail {
     Full,
 }
 
+/// Memory of a process that gets `MADV_HUGEPAGE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdvisedMemory {
+    /// The process, by the order in which processes begin.
+    pub process: u32,
+    /// The mapping, by its place among all that the process maps by calls, from 0 on. None: the heap,
+    /// which grows in steps of 2 MB as glibc's does with `glibc.malloc.hugetlb=1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<u32>,
+}
+
 /// Everything that decides the outcome of a run, beside the events.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct RunConfig {
@@ -55,6 +67,9 @@ pub struct RunConfig {
     pub migrations_per_second: f64,
     /// The allocator that the program was given in the place of its C library's, with its settings.
     pub allocator: Option<String>,
+    /// Memory that gets `MADV_HUGEPAGE` although the program does not ask.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advised: Vec<AdvisedMemory>,
     /// Choice of the program's addresses, if it is not the default; the engine has it of the program.
     #[serde(skip_serializing_if = "is_default_layout")]
     pub layout: Layout,

@@ -162,6 +162,7 @@ impl Engine {
         let config = RunConfig {
             age: Age::Fresh,
             timeline: None,
+            advised: Vec::new(),
             profile: None,
             locality: false,
             smaps: None,

@@ -90,7 +90,8 @@ impl Kernel {
                 self.count(call);
                 let process = self.threads[thread.0 as usize];
                 self.demand.call(call, process, &mut self.memory);
-                return Ok(self.call(*call, mmu)? + self.settle(mmu) + self.costs.syscall_cycles);
+                let work = self.call_with_advice(process, *call, mmu)?;
+                return Ok(work + self.settle(mmu) + self.costs.syscall_cycles);
             }
             Event::Interrupt => return Ok(self.costs.syscall_cycles),
             Event::Traced { page, frame, size } => self.map_as_traced(page, frame, size, mmu)?,

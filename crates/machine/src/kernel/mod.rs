@@ -1,6 +1,7 @@
 //! The simulated kernel: processes, system calls, faults, and physical memory below them.
 
 mod advice;
+mod advised;
 mod background;
 mod calls;
 pub(crate) mod demand;
@@ -33,6 +34,7 @@ use crate::limits::check_memory;
 use crate::mover::Mover;
 use crate::processors::Mmus;
 use crate::report::{AdviceReport, KernelReport, MemoryReport, SyscallReport};
+use advised::Advised;
 use demand::Demand;
 use host::Host;
 pub(crate) use relocate::Relocation;
@@ -115,6 +117,7 @@ pub(crate) struct Kernel {
     mover: Mover,
     demand: Demand,
     segments: Segments,
+    advised: Advised,
     #[state(skip)]
     smaps: Option<Smaps>,
     #[state(skip)]
@@ -192,6 +195,7 @@ impl Kernel {
             written: Vec::new(),
             demand: Demand::default(),
             segments: Segments::default(),
+            advised: Advised::new(&config.advised),
             smaps: config.smaps.as_ref().map(|_| Smaps::default()),
             clock: machine.clock,
             now,

@@ -99,6 +99,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         allocator: None,
         layout: Layout::default(),
         timeline: None,
+        advised: Vec::new(),
         profile: None,
         locality: false,
         smaps: None,
