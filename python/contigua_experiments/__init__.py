@@ -59,6 +59,7 @@ EXPERIMENTS = [
     "cross",
     "rival-pom-tlb",
     "rival-spot",
+    "rival-asap",
 ]
 
 __all__ = [

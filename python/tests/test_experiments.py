@@ -211,6 +211,7 @@ TINY = {
     },
     "rival-pom-tlb": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "rival-spot": {"memory": "256MiB", "parts": {"gups": GUPS}},
+    "rival-asap": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

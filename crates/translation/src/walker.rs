@@ -308,6 +308,15 @@ impl Walker {
             .map(Some)
     }
 
+    /// References of a walk of the host's table that its caches save.
+    pub(crate) fn host_skips(&mut self, address: PhysAddr, levels: Levels) -> usize {
+        let host = self.host.as_mut();
+        host.map_or(0, |host| {
+            let at = VirtAddr::new(address.get());
+            host.cache.lookup(at, HOST, levels)
+        })
+    }
+
     /// Reads an entry that lies in the host's memory, at an address that hardware knows.
     pub(crate) fn host_reference(
         &mut self,

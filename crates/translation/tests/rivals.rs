@@ -1,13 +1,13 @@
 //! Do the rivals have the effects that their papers claim, on streams of their papers' kind?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{Recorder, counter, memory, mmu_of, scheme, tlb};
 use contigua_paging::{AddressSpace, Effects, HoleBitmaps, Leaf, PageTable, Segment, SpaceId, Vma};
 use contigua_translation::{
-    Access, Answer, HostTables, Lookup, Mmu, NestedConfig, Request, Tables,
+    Access, Answer, HostTables, Lookup, MemoryPort, Mmu, NestedConfig, Request, Tables,
 };
-use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
+use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
 
 const SPACE: SpaceId = SpaceId(1);
 const START: u64 = 0x4000_0000;
@@ -76,6 +76,13 @@ impl World {
 
     /// An instruction reads a page; cycles since the first level missed.
     fn read_by(&mut self, page: u64, instruction: u64) -> u64 {
+        let mut port = Recorder::default();
+        let latency = self.read_through(page, instruction, &mut port);
+        self.references += port.0.len() as u64;
+        latency
+    }
+
+    fn read_through(&mut self, page: u64, instruction: u64, port: &mut dyn MemoryPort) -> u64 {
         let address = VirtAddr::new(START + page * PAGE_BYTES);
         let request = Request::new(address, SPACE, Access::Read).by(instruction);
         if self.mmu.read(request.address, SPACE) != Lookup::Miss {
@@ -92,8 +99,7 @@ impl World {
             }),
         };
         let expected = tables.resolve(request.address);
-        let mut port = Recorder::default();
-        let answer = self.mmu.miss(&request, &mut tables, &mut port);
+        let answer = self.mmu.miss(&request, &mut tables, port);
         let Answer::Translated {
             physical, latency, ..
         } = answer
@@ -101,7 +107,6 @@ impl World {
             panic!("page {page} is mapped");
         };
         assert_eq!(Some(physical.frame()), expected.map(|leaf| leaf.frame));
-        self.references += port.0.len() as u64;
         latency.get()
     }
 
@@ -260,4 +265,52 @@ fn a_mapping_keeps_its_offset_whatever_the_order_of_its_faults() {
     }
     let without = offsets_of("huge = { enabled = \"never\" }\nca_paging = false");
     assert!(without.len() > 100, "{} offsets", without.len());
+}
+
+/// Lines that were read once are near.
+#[derive(Default)]
+struct Caches(BTreeSet<u64>);
+
+impl MemoryPort for Caches {
+    fn reference(&mut self, address: PhysAddr) -> Cycles {
+        Cycles::new(if self.0.insert(address.line()) {
+            100
+        } else {
+            4
+        })
+    }
+}
+
+#[test]
+fn entries_of_the_last_levels_are_read_at_once() {
+    // Two misses of caches of page-directory entries, in turns, whose lines are not in the data caches.
+    let walk = |name: &str, nested: bool| {
+        let more = if name == "base" {
+            ""
+        } else {
+            "huge = { enabled = \"never\" }"
+        };
+        let mut world = World::new(name, more, nested);
+        let walk_caches = NestedConfig::default();
+        let mut small = walk_caches.walk_cache.clone();
+        small.pde = None;
+        let small = NestedConfig {
+            walk_cache: small,
+            tlb: walk_caches.tlb,
+        };
+        let scheme = scheme(name, more);
+        world.mmu = mmu_of(
+            &*scheme,
+            &tlb(),
+            &small.walk_cache,
+            nested.then_some(&small),
+        );
+        world.read_through(0, 0, &mut Caches::default());
+        world.read_through(PAGES / 2, 0, &mut Caches::default())
+    };
+    // The L2 TLB, two entries one after another.
+    assert_eq!(walk("base", false), 7 + 100 + 100);
+    assert_eq!(walk("asap", false), 7 + 100);
+    let (base, asap) = (walk("base", true), walk("asap", true));
+    assert!(asap + 250 < base, "{asap} of {base} cycles");
 }

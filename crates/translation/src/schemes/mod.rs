@@ -141,6 +141,8 @@ schemes! {
     pom_tlb: PomTlb, "pom-tlb";
     /// Offsets that instructions predict.
     spot: Spot, "spot";
+    /// Page-table entries that registers tell are prefetched.
+    asap: Asap, "asap";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }

@@ -25,6 +25,12 @@ impl MemoryPort for Recorder {
         self.0.push(address);
         Cycles::new(100)
     }
+
+    /// Takes as long as one.
+    fn references_at_once(&mut self, addresses: &[PhysAddr]) -> Cycles {
+        self.0.extend(addresses.first());
+        Cycles::new(100)
+    }
 }
 
 pub const fn geometry(entries: u32, ways: u32) -> Geometry {
