@@ -261,12 +261,13 @@ class Attribution:
                 places = _engine.locate(path, list(offsets))
             except _engine.EngineError:
                 # Deleted meanwhile, or no ELF file.
-                places = [(None, None)] * len(offsets)
+                places = [(None, None, None)] * len(offsets)
             library = Path(path).name
-            for (offset, indices), (function, line) in zip(offsets.items(), places, strict=True):
+            for (offset, indices), found_at in zip(offsets.items(), places, strict=True):
+                function, line, start = found_at
                 for index in indices:
                     found[index] = Frame(
-                        function=function or f"{library}+{offset:#x}",
+                        function=function or f"{library}+{start or offset:#x}",
                         library=library,
                         line="" if line is None else f"{line[0]}:{line[1]}",
                         address=instructions[index]["address"],

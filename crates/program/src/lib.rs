@@ -35,6 +35,8 @@ pub mod listing;
 #[cfg(feature = "sources")]
 mod path;
 #[cfg(feature = "sources")]
+pub mod places;
+#[cfg(feature = "sources")]
 pub mod sources;
 #[cfg(feature = "sources")]
 pub mod symbols;

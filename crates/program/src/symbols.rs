@@ -1,6 +1,5 @@
 //! Functions of programs and libraries, by their names in ELF files.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -80,87 +79,6 @@ pub fn find(file: &Path, name: &str) -> Result<Function, Error> {
     Ok(Function { file: path, offset })
 }
 
-/// Where in a program's source an instruction comes from. Inlined functions are told as the function
-/// that the processor calls, and the innermost line.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SourcePlace {
-    /// The function, demangled; `None` where the file has no name for it.
-    pub function: Option<String>,
-    /// The source file and the line, where there is debug information.
-    pub line: Option<(String, u32)>,
-}
-
-/// Names the instructions at offsets of an ELF file, from its symbols and its debug information, which
-/// may lie in another file (`.gnu_debuglink`, build IDs under `/usr/lib/debug`).
-///
-/// # Errors
-/// [`Error::File`] when it cannot be read, [`Error::Symbol`] when it is no ELF file of 64 bits.
-pub fn locate(file: &Path, offsets: &[u64]) -> Result<Vec<SourcePlace>, Error> {
-    let wrong = |problem: String| Error::Symbol {
-        path: file.to_owned(),
-        problem,
-    };
-    let opened = contigua_input::open(file).map_err(Error::file(file))?;
-    let data = ReadCache::new(opened);
-    let elf = ElfFile64::<LittleEndian, _>::parse(&data)
-        .map_err(|error| wrong(format!("no ELF file of 64 bits ({error})")))?;
-    let segments: Vec<_> = elf
-        .segments()
-        .map(|segment| (segment.file_range(), segment.address()))
-        .collect();
-    let loader = addr2line::Loader::new(file).map_err(|error| wrong(error.to_string()))?;
-    let places = offsets.iter().map(|&offset| {
-        let address = segments.iter().find_map(|&((start, size), address)| {
-            let inside = offset.checked_sub(start).filter(|inside| *inside < size)?;
-            address.checked_add(inside)
-        });
-        address.map_or_else(SourcePlace::default, |address| place_of(&loader, address))
-    });
-    Ok(places.collect())
-}
-
-/// The build ID of an ELF file; `None` where it was linked without.
-///
-/// # Errors
-/// Those of [`locate`].
-pub fn build_id(file: &Path) -> Result<Option<Vec<u8>>, Error> {
-    let wrong = |error: object::Error| Error::Symbol {
-        path: file.to_owned(),
-        problem: format!("no ELF file of 64 bits ({error})"),
-    };
-    let data = ReadCache::new(contigua_input::open(file).map_err(Error::file(file))?);
-    let elf = ElfFile64::<LittleEndian, _>::parse(&data).map_err(wrong)?;
-    Ok(elf.build_id().map_err(wrong)?.map(<[u8]>::to_vec))
-}
-
-/// The place of an address in the file's own address space.
-fn place_of(loader: &addr2line::Loader, address: u64) -> SourcePlace {
-    let mut place = SourcePlace::default();
-    if let Ok(mut frames) = loader.find_frames(address) {
-        while let Ok(Some(frame)) = frames.next() {
-            if place.line.is_none()
-                && let Some(location) = &frame.location
-                && let (Some(file), Some(line)) = (location.file, location.line)
-            {
-                place.line = Some((file.to_owned(), line));
-            }
-            let name = frame
-                .function
-                .as_ref()
-                .and_then(|name| name.demangle().ok());
-            place.function = name.map(Cow::into_owned).or(place.function);
-        }
-    }
-    if place.function.is_none() {
-        place.function = loader.find_symbol(address).map(demangled);
-    }
-    place
-}
-
-fn demangled(name: &str) -> String {
-    addr2line::demangle_auto(name.into(), None).into_owned()
-}
-
 /// Hint at names that are much like the one that is not there.
 fn similar(mut others: Vec<(f64, String)>) -> String {
     others.sort_by(|one, other| other.0.total_cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
@@ -184,8 +102,6 @@ pub fn split(text: &str) -> (&str, Option<PathBuf>) {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     /// A test's own program has names, of this crate's functions, too.
@@ -214,31 +130,5 @@ mod tests {
         assert!(matches!(error, Error::File { .. }), "{error}");
         let error = find(Path::new("/dev/null"), "main").unwrap_err();
         assert!(matches!(error, Error::File { .. }), "{error}");
-    }
-
-    #[test]
-    fn an_offset_of_a_function_has_its_name_and_line() {
-        let found = find(&own(), "main").unwrap();
-        let places = locate(&own(), &[found.offset, u64::MAX]).unwrap();
-        assert_eq!(places[0].function.as_deref(), Some("main"));
-        assert_eq!(places[1], SourcePlace::default());
-        assert!(locate(Path::new("/dev/null"), &[0]).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn damaged_files_are_refused_or_read(
-            at in 0..4096_usize, bytes in proptest::collection::vec(any::<u8>(), 1..64)
-        ) {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("damaged");
-            let mut code = std::fs::read("/bin/true").unwrap();
-            let at = at % code.len();
-            let end = (at + bytes.len()).min(code.len());
-            code[at..end].copy_from_slice(&bytes[..end - at]);
-            std::fs::write(&path, &code).unwrap();
-            let _ = find(&path, "main");
-            let _ = locate(&path, &[0, 4096, u64::MAX]);
-        }
     }
 }
