@@ -163,12 +163,7 @@ impl Asap {
     }
 
     /// Reads several entries at once; one alone the walker reads as soon.
-    fn read(
-        &mut self,
-        entries: &Entries,
-        port: &mut dyn MemoryPort,
-        read: &mut Entries,
-    ) -> Cycles {
+    fn read(&mut self, entries: &Entries, port: &mut dyn MemoryPort, read: &mut Entries) -> Cycles {
         if entries.count < 2 {
             return Cycles::ZERO;
         }
