@@ -75,7 +75,7 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
         "run --smaps": [*run, "--smaps", "OUT", "--", "/bin/true"],
         **{
             f"profile --{option}": [*profile, f"--{option}", "OUT", "--", "/bin/true"]
-            for option in ("html", "markdown", "pprof", "save", "speedscope")
+            for option in ("html", "markdown", "perfetto", "pprof", "save", "speedscope")
         },
         "profile --advice": [
             *("profile", "--detail", "additive", "--memory", "64M", "--advice", "OUT", "--"),
@@ -114,6 +114,7 @@ OPTIONS = [
     "profile --advice",
     "profile --html",
     "profile --markdown",
+    "profile --perfetto",
     "profile --pprof",
     "profile --save",
     "profile --speedscope",
