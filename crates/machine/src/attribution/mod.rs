@@ -121,6 +121,10 @@ pub(crate) struct Attribution {
     fault: (u64, u64),
 }
 
+fn process_of(processes: &[u32], thread: ThreadId) -> u32 {
+    processes.get(thread.0 as usize).copied().unwrap_or(0)
+}
+
 /// Instructions that accesses of no known block belong to.
 const NO_INSTRUCTION: u32 = 0;
 
@@ -167,7 +171,7 @@ impl Attribution {
     }
 
     fn process(&self, thread: ThreadId) -> u32 {
-        self.processes.get(thread.0 as usize).copied().unwrap_or(0)
+        process_of(&self.processes, thread)
     }
 
     /// A block that is met for the first time.
@@ -221,8 +225,8 @@ impl Attribution {
     /// A thread reads or writes data, which is counted or not.
     #[inline]
     pub fn access(&mut self, core: usize, thread: ThreadId, address: u64, is_counted: bool) {
-        let process = self.process(thread);
         if let Some(locality) = &mut self.locality {
+            let process = process_of(&self.processes, thread);
             let find = || self.mappings.find(process, address);
             locality.access(core, process, address, is_counted, find);
         }
