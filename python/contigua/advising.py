@@ -147,31 +147,32 @@ class _Trials:
     ) -> None:
         self.command, self.program, self.design = command, program, design
         self.options, self.base = options, base
+        #: By which share of the cycles two executions of the program as it is differ. One that
+        #: draws random numbers, as Perl does for its tables, is never the same twice.
+        self.repeated = 0.0
 
     def judge(
         self, candidates: Sequence[Candidate], runs: int, progress: Progress | None
     ) -> tuple[list[Item], list[Rejected]]:
         """Run the first candidates; take the others by their estimates."""
         items, refused = [], []
-        for place, candidate in enumerate(candidates):
-            change, estimate = candidate.change, candidate.estimate
-            if place >= runs:
-                if change.action == "huge-pages" and estimate is not None:
-                    items.append(Item(change, estimate))
-                elif estimate is not None:
-                    why = f"{change.action}: not tried; it saves {percent(estimate)} at most"
-                    refused.append(Rejected(change.name, why))
-                continue
-            tried = self.tried(candidate, progress)
+        for candidate, tried in self.tried(candidates[:runs], progress):
             if tried.saving >= LEAST and tried.saving > tried.half_width:
                 items.append(tried)
             else:
-                refused.append(Rejected(change.name, self._reason(tried, estimate)))
+                refused.append(Rejected(candidate.change.name, self._reason(tried, candidate)))
+        for candidate in candidates[runs:]:
+            change, estimate = candidate.change, candidate.estimate
+            if change.action == "huge-pages" and estimate is not None:
+                items.append(Item(change, estimate))
+            elif estimate is not None:
+                why = f"{change.action}: not tried; it saves {percent(estimate)} at most"
+                refused.append(Rejected(change.name, why))
         items.sort(key=lambda item: -item.saving)
         return _one_malloc(items, refused), refused
 
-    def _reason(self, tried: Item, estimate: float | None) -> str:
-        change = tried.change
+    def _reason(self, tried: Item, candidate: Candidate) -> str:
+        change, estimate = candidate.change, candidate.estimate
         word = "saves" if tried.saving >= 0 else "costs"
         why = f"{change.action}: a run with it {word} "
         why += percent(abs(tried.saving), tried.half_width)
@@ -196,39 +197,65 @@ class _Trials:
             # A run preloads one.
             return None, 0.0
         chosen = [candidate for candidate in candidates if candidate.change in changes]
-        return self._saving(self.run(chosen, progress))
+        if all(candidate.advised for candidate in chosen):
+            base, found = self._inside([chosen], progress)
+            return _saving(base, found)
+        return self._outside(chosen, progress)[1]
 
-    def tried(self, candidate: Candidate, progress: Progress | None) -> Item:
-        """Run the program with a change."""
-        found = self.run([candidate], progress)
-        saving, half_width = self._saving(found)
-        memory = _peak(found) - _peak(self.base)
-        return Item(candidate.change, saving, half_width, is_run=True, memory_bytes=memory)
+    def tried(
+        self, candidates: Sequence[Candidate], progress: Progress | None
+    ) -> list[tuple[Candidate, Item]]:
+        """Run the program with each of some changes.
 
-    def run(self, candidates: Sequence[Candidate], progress: Progress | None) -> Report:
-        """Run the program with changes.
-
-        Units of a sampled run are only those of another one where both execute the same
-        instructions. So there, the server gives memory huge pages without being asked, as far as
-        the changes do no more.
+        Changes that do no more than give memory huge pages are tried on one execution, beside the
+        program as it is: no chance of the program's parts them. Others are executions of their own.
         """
-        changes = [candidate.change for candidate in candidates]
-        if self.options.sample is not None and all(one.advised for one in candidates):
-            advised = tuple(memory for one in candidates for memory in one.advised)
-            options = replace(self.options, advised=advised)
-        else:
-            options = with_changes(self.options, self.program, changes)
-        found: Report = run(
-            self.command, designs=[self.design], options=options, progress=progress
-        )[0]
+        found = []
+        inside = [one for one in candidates if one.advised]
+        if candidates:
+            base, *reports = self._inside([[one] for one in inside], progress)
+            self.repeated = abs(_saving(self.base, base)[0])
+            found = [
+                (candidate, _item(candidate, base, report, _saving(base, report)))
+                for candidate, report in zip(inside, reports, strict=True)
+            ]
+        for candidate in candidates:
+            if not candidate.advised:
+                report, saving = self._outside([candidate], progress)
+                found.append((candidate, _item(candidate, self.base, report, saving)))
         return found
 
-    def _saving(self, found: Report) -> tuple[float, float]:
-        if (ratio := matched(found.values, self.base.values)) is not None:
-            return 1 - ratio.value, ratio.half_width
-        before, after = (report.summary()["cycles"] for report in (self.base, found))
-        halves = [report.intervals().get("cycles", 0.0) for report in (self.base, found)]
-        return 1 - after / before, hypot(*halves) / before
+    def _inside(
+        self, sets: Sequence[Sequence[Candidate]], progress: Progress | None
+    ) -> Sequence[Report]:
+        """Run the program as it is, and with each of some sets of changes, on one execution."""
+        advised = [tuple(memory for one in changes for memory in one.advised) for changes in sets]
+        options = replace(self.options, advised=((), *advised))
+        return run(self.command, designs=[self.design], options=options, progress=progress).reports
+
+    def _outside(
+        self, candidates: Sequence[Candidate], progress: Progress | None
+    ) -> tuple[Report, tuple[float, float]]:
+        """Run the program with changes as an execution of its own."""
+        changes = [candidate.change for candidate in candidates]
+        options = with_changes(self.options, self.program, changes)
+        found = run(self.command, designs=[self.design], options=options, progress=progress)[0]
+        saving, half_width = _saving(self.base, found)
+        return found, (saving, max(half_width, self.repeated))
+
+
+def _item(candidate: Candidate, base: Report, found: Report, saving: tuple[float, float]) -> Item:
+    memory = _peak(found) - _peak(base)
+    return Item(candidate.change, *saving, is_run=True, memory_bytes=memory)
+
+
+def _saving(base: Report, found: Report) -> tuple[float, float]:
+    """Return the share of the cycles that a change saves, and half of its interval."""
+    if (ratio := matched(found.values, base.values)) is not None:
+        return 1 - ratio.value, ratio.half_width
+    before, after = (report.summary()["cycles"] for report in (base, found))
+    halves = [report.intervals().get("cycles", 0.0) for report in (base, found)]
+    return 1 - after / before, hypot(*halves) / before
 
 
 def with_changes(options: RunOptions, program: str, changes: Sequence[Change]) -> RunOptions:
@@ -269,7 +296,8 @@ def _one_malloc(items: Sequence[Item], refused: list[Rejected]) -> list[Item]:
     ]
     for item in mallocs[1:]:
         best = mallocs[0]
-        why = f"{item.change.action}: saves {percent(item.saving)}, less than {best.change.action}"
+        saving = percent(item.saving, item.half_width)
+        why = f"{item.change.action}: saves {saving}, less than {best.change.action}"
         refused.append(Rejected(item.change.name, why))
     return [item for item in items if item not in mallocs[1:]]
 

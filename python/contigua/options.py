@@ -63,7 +63,8 @@ class RunOptions(RunKeys):
         Commands that drive the program, which is a server: only what it does while they load it is
         measured, and reports have the latency of requests.
     advised
-        Memory that gets ``MADV_HUGEPAGE`` although the program does not ask.
+        Sets of memory that gets ``MADV_HUGEPAGE`` although the program does not ask. Each set is a
+        configuration of its own on the same execution.
     checkpoint
         Folder in which the simulated servers of a recording's replay are saved: in a folder for
         each of ``checkpoint_at``, a file for each configuration.
@@ -82,7 +83,7 @@ class RunOptions(RunKeys):
     sample: Sampling | None = None
     regions: Regions | None = None
     client: Commands | None = None
-    advised: tuple[AdvisedMemorySpec, ...] = ()
+    advised: tuple[tuple[AdvisedMemorySpec, ...], ...] = ((),)
     checkpoint: Path | None = None
     checkpoint_at: tuple[int, ...] = ()
     resume: Path | None = None
@@ -120,7 +121,6 @@ class RunOptions(RunKeys):
             "machine_name": machine.name,
             "machine": machine.text,
             "allocator": self.preload().name,
-            "advised": self.advised,
             "regions": None if regions is None else regions.spec(),
             "sampling": self.plan()["sampling"],
             "confidence": 0.95 if self.sample is None else self.sample.confidence,
@@ -145,11 +145,12 @@ class RunOptions(RunKeys):
         ages = [self.age.text] if isinstance(self.age, Age) else self.age.split(",")
         scenarios = self.holes.split(",")
         seeds = self.seeds or (self.seed,)
-        found = [
-            replace(self, seed=seed).spec(design, age, holes)
+        found: list[RunSpec] = [
+            {**replace(self, seed=seed).spec(design, age, holes), "advised": advised}
             for age in ages
             for holes in scenarios
             for design in designs
+            for advised in self.advised
             for seed in seeds
         ]
         for spec in found:

@@ -67,7 +67,8 @@ def test_the_predicted_saving_is_the_difference_of_two_complete_runs(mappings: A
     # The environment of an execution moves its stack.
     assert before.values["time"]["cycles"] == pytest.approx(advice.cycles, rel=1e-3)
     saved = 1 - after.values["time"]["cycles"] / before.values["time"]["cycles"]
-    assert item.saving == pytest.approx(saved, abs=1e-3)
+    # The trial is the server's doing, and has nothing of the library's own start.
+    assert item.saving == pytest.approx(saved, abs=2e-3)
     assert advice.saving == item.saving > 0.1
     # The simulated kernel was asked for huge pages, and gave them to this mapping only.
     assert after.values["advice"]["huge"] == 1
@@ -153,18 +154,46 @@ def test_sampled_trials_save_what_complete_ones_do(mappings: Advised) -> None:
     assert item.saving == pytest.approx(whole.saving, abs=item.half_width + 0.005)
 
 
-def test_a_heap_that_grows_in_small_steps_gets_huge_pages_from_malloc() -> None:
-    script = (
-        "my %h; $h{$_ * 7919} = $_ for 1 .. 60000; my $s = 0; $s += $h{$_ * 7919} for 1 .. 60000;"
+PERL = [
+    *("perl", "-e"),
+    "my %h; $h{$_ * 7919} = $_ for 1 .. 60000; my $s = 0; $s += $h{$_ * 7919} for 1 .. 60000;",
+]
+
+
+# Perl's tables have another order in each execution: trials are parts of one.
+@pytest.mark.parametrize("sample", [None, Sampling(distance=100_000, warm=500_000)])
+def test_a_heap_that_grows_in_small_steps_gets_huge_pages_from_malloc(
+    sample: Sampling | None,
+) -> None:
+    # Huge pages for all memory reach no heap whose steps are smaller.
+    advised = advise(PERL, options=replace(OPTIONS, sample=sample), runs=1)
+    assert advised.profiled.results[1].values["memory"]["resident_2m_bytes"] == 0
+    (item,) = advised.advice.items
+    assert (item.change.action, item.is_run) == ("malloc-huge-pages", True)
+    assert item.saving > 5 * item.half_width
+
+
+def test_a_heap_grows_in_the_steps_of_a_malloc_with_huge_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PERL_HASH_SEED", "0")
+    changed = with_changes(OPTIONS, "perl", [Change("malloc", "malloc-huge-pages")])
+    heap = replace(OPTIONS, advised=((), ({"process": 0},)))
+    base, given = run(PERL, designs=["linux-thp-madvise"], options=heap)
+    asked = run(PERL, designs=["linux-thp-madvise"], options=changed)[0]
+    found = [one.values["memory"]["resident_2m_bytes"] for one in (base, given, asked)]
+    assert found[0] == 0 < found[1] == found[2]
+    parts = [one.values["time"]["breakdown"] for one in (base, given, asked)]
+    costs = [part["tlb"] + part["walk"] + part["kernel"] for part in parts]
+    # The variable moves the program's stack and, with it, which of its pages share sets.
+    assert costs[1] == pytest.approx(costs[2], rel=0.15) and costs[1] < 0.8 * costs[0]
+
+
+def test_a_trial_of_its_own_is_as_certain_as_two_executions_are_alike() -> None:
+    (line,) = (
+        one for one in advise(PERL, options=OPTIONS, runs=2).sentences() if "contigua" in one
     )
-    sample = Sampling(distance=100_000, warm=500_000)
-    for options in (OPTIONS, replace(OPTIONS, sample=sample)):
-        # Huge pages for all memory reach no heap whose steps are smaller.
-        advised = advise(["perl", "-e", script], options=options, runs=1)
-        assert advised.profiled.results[1].values["memory"]["resident_2m_bytes"] == 0
-        (item,) = advised.advice.items
-        assert (item.change.action, item.is_run) == ("malloc-huge-pages", True)
-        assert item.saving > item.half_width
+    assert " ± " in line, line
 
 
 def test_what_is_not_run_is_an_estimate() -> None:

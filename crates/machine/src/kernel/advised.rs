@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use contigua_program::syscall::{Advice, Call};
 use contigua_program::wire::ProcessId;
-use contigua_units::{Cycles, PageSize, VirtRange};
+use contigua_units::{Cycles, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 use rustc_hash::FxBuildHasher;
 
 use super::{Kernel, OutOfMemory};
@@ -21,6 +21,8 @@ pub(super) struct Advised {
     memory: HashSet<AdvisedMemory, FxBuildHasher>,
     /// By process: mappings so far.
     calls: Vec<u32>,
+    /// By process: where its heap begins.
+    heaps: Vec<Option<VirtAddr>>,
 }
 
 impl Advised {
@@ -28,6 +30,7 @@ impl Advised {
         Self {
             memory: memory.iter().copied().collect(),
             calls: Vec::new(),
+            heaps: Vec::new(),
         }
     }
 
@@ -40,6 +43,41 @@ impl Advised {
         let call = Some(self.calls[index]);
         self.calls[index] += 1;
         self.memory.contains(&AdvisedMemory { process, call })
+    }
+
+    /// Where an advised heap ends after a `brk`; `None` if the heap is not to be advised.
+    ///
+    /// glibc 2.36's malloc with `glibc.malloc.hugetlb=1` (`sysmalloc`, `systrim`): it grows from
+    /// nothing by whole huge pages, later to the end of one, and shrinks by whole ones.
+    fn heap_end(
+        &mut self,
+        process: u32,
+        before: Option<VirtAddr>,
+        end: VirtAddr,
+    ) -> Option<VirtAddr> {
+        let heap = AdvisedMemory {
+            process,
+            call: None,
+        };
+        if !self.memory.contains(&heap) {
+            return None;
+        }
+        let index = process as usize;
+        if index >= self.heaps.len() {
+            self.heaps.resize(index + 1, None);
+        }
+        // The first call asks where the heap begins.
+        let Some(before) = before else {
+            self.heaps[index] = Some(end.align_up(PAGE_BYTES));
+            return None;
+        };
+        Some(if end <= before {
+            end + (before - end) % HUGE
+        } else if self.heaps[index] == Some(before) {
+            before + (end - before).next_multiple_of(HUGE)
+        } else {
+            end.align_up(HUGE)
+        })
     }
 }
 
@@ -60,17 +98,14 @@ impl Kernel {
                 range, anonymous, ..
             } => (self.advised.is_next(process) && *anonymous).then_some(*range),
             Call::Break { end } => {
-                let heap = AdvisedMemory {
-                    process,
-                    call: None,
-                };
-                // The first call asks where the heap begins.
                 let before = self.running().heap_end();
-                before
-                    .filter(|_| self.advised.memory.contains(&heap))
-                    .and_then(|before| {
-                        *end = end.align_up(HUGE);
-                        (*end > before).then(|| VirtRange::new(before, *end))
+                self.advised
+                    .heap_end(process, before, *end)
+                    .zip(before)
+                    .and_then(|(granted, before)| {
+                        *end = granted;
+                        // glibc advises no step that is smaller.
+                        (granted >= before + HUGE).then(|| VirtRange::new(before, granted))
                     })
             }
             _ => None,
