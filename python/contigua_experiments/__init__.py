@@ -60,6 +60,7 @@ EXPERIMENTS = [
     "rival-pom-tlb",
     "rival-spot",
     "rival-asap",
+    "rival-ecpt",
 ]
 
 __all__ = [

@@ -212,6 +212,20 @@ TINY = {
     "rival-pom-tlb": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "rival-spot": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "rival-asap": {"memory": "256MiB", "parts": {"gups": GUPS}},
+    "rival-ecpt": {
+        "memory": "256MiB",
+        "parts": {"gups": GUPS},
+        "growth": {
+            "arguments": ["--size", "1GiB", "--stride", "8"],
+            "memory": "512MiB",
+            "cells": {"ecpt": "ecpt-4k", "me-hpt": "me-hpt-4k"},
+        },
+        "begin": {
+            "arguments": ["--size", "64MiB", "--stride", "8"],
+            "memory": "1GiB",
+            "cells": {"ecpt": "ecpt-64m", "me-hpt": "me-hpt-64m"},
+        },
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

@@ -482,6 +482,18 @@ pub struct KernelReport {
     pub folds: u64,
     /// Times that a direct segment changed.
     pub segment_updates: u64,
+    /// Hashed page tables that were made or grew.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub table_growths: u64,
+    /// Of those that were to, there was no contiguous memory for these; they are tried again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub table_growths_failed: u64,
+    /// Bytes of the largest block that such a table asked for.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub table_largest_block: u64,
+    /// Lines of such tables that moved, to make room or to grow.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub table_lines_moved: u64,
     /// Pages of the program, of any size, that the kernel moved to other frames.
     pub pages_moved: u64,
     /// Times that other cores were interrupted to invalidate.

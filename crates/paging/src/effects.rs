@@ -15,6 +15,8 @@ pub struct Effects {
     pub unmapped: u64,
     /// Page-table entries rewritten: another permission, the parts of a split page, a move.
     pub rewritten: u64,
+    /// Lines of hashed tables that moved, to make room or to grow.
+    pub lines_moved: u64,
     /// Page-table entries copied to a child.
     pub inherited: u64,
     /// Pages of a file that were mapped around the one that a fault was for.

@@ -46,6 +46,10 @@ impl AddressSpace {
         }
         let frames = self.table.frames_for_split(leaf.size);
         let node = obtain_node(frames, memory, effects).ok_or(Error::OutOfMemory)?;
+        if leaf.perforation.is_none() && !self.table.split(address, leaf.size, node) {
+            return Err(Error::OutOfMemory);
+        }
+        self.settle_table(memory, effects);
         effects.splits += 1;
         effects.rewritten += u64::from(PARTS);
         effects
@@ -55,8 +59,6 @@ impl AddressSpace {
             self.split_perforated(address, node, memory, effects);
             return Ok(());
         }
-        let split = self.table.split(address, leaf.size, node);
-        debug_assert!(split, "the leaf was looked at just now");
         if let Some(frame) = zeros {
             // As Linux's `__split_huge_zero_page_pmd`.
             let page = address.align_down(leaf.size.bytes());
@@ -256,11 +258,14 @@ impl AddressSpace {
             dirty: parts.iter().any(|part| part.dirty),
             ..Leaf::new(frame, PageSize::Size2M, is_writable)
         };
-        let Some(node) = self.table.collapse_2m(range.start, huge) else {
+        let Ok(node) = self.table.collapse_2m(range.start, huge) else {
             free(frame, memory);
             return;
         };
-        free(node, memory);
+        if let Some(node) = node {
+            free(node, memory);
+        }
+        self.settle_table(memory, effects);
         effects.unmapped += parts.len() as u64;
         for part in parts {
             release(part, memory, effects);

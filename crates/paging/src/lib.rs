@@ -37,6 +37,7 @@ pub use segment::Segment;
 pub use shared::SharedMemory;
 pub use smaps::MappingMemory;
 pub use space::{AddressSpace, SpaceId, TableShape};
+pub use table::hashed::{Growth, Hashed, Hashing, MAX_WAYS};
 pub use table::{Leaf, Levels, MAX_LEVELS, NodeFrames, PageTable, TableError, Walk};
 pub use vma::{Disabled, HugeAdvice, Vma, VmaKind};
 

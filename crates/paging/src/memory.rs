@@ -96,6 +96,31 @@ impl Memory {
         pages
     }
 
+    /// A block of any order, for which pages move. Where the page allocator cannot make one, an aligned range in
+    /// which nothing is unmovable is emptied (Linux's `alloc_contig_pages`).
+    pub fn take_block(
+        &mut self,
+        order: Order,
+        class: FrameClass,
+        moves: &mut dyn Moves,
+    ) -> Option<Frame> {
+        if order <= Order::BUDDY_MAX {
+            let request = Request::new(order, class);
+            if let Some(block) = self.frames.allocate_or_reclaim(&request, moves) {
+                return Some(block);
+            }
+        }
+        let range = order.max(Order::HUGE_2M);
+        let block = self.frames.allocate_contiguous(range, class, moves)?;
+        if range > order {
+            self.frames.split_to(block, order).ok()?;
+            for at in (order.frames()..range.frames()).step_by(order.frames() as usize) {
+                self.frames.free(block.offset(at)).ok()?;
+            }
+        }
+        Some(block)
+    }
+
     /// A huge page from those set aside.
     pub(crate) fn take_reserved(&mut self, size: PageSize) -> Option<Frame> {
         self.pool.of(size)?.pop()

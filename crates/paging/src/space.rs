@@ -17,6 +17,7 @@ use crate::offsets::Offsets;
 use crate::perforated::page::Perforated;
 use crate::primary::region::Primary;
 use crate::stack::Stack;
+use crate::table::hashed::{Growth, Hashed, Hashing};
 use crate::table::visit::Cursor;
 use crate::table::{Leaf, Levels, NodeFrames, PageTable, TableError};
 use crate::vma::{Disabled, HugeAdvice, Vma};
@@ -73,6 +74,8 @@ pub struct TableShape {
     pub levels: Levels,
     /// Page directories have shadows, so that pages can be perforated.
     pub has_shadows: bool,
+    /// Hashed tables in place of the tree.
+    pub hashing: Option<Hashing>,
 }
 
 impl AddressSpace {
@@ -89,11 +92,16 @@ impl AddressSpace {
     /// # Errors
     /// [`Error::OutOfMemory`] when there is no frame for the root of its page table.
     pub fn with(id: SpaceId, shape: TableShape, memory: &mut Memory) -> Result<Self, Error> {
-        let root = obtain(FrameClass::PageTable, memory).ok_or(Error::OutOfMemory)?;
-        Ok(Self {
+        let table = if let Some(hashing) = shape.hashing {
+            PageTable::with_hashing(hashing, shape.levels)
+        } else {
+            let root = obtain(FrameClass::PageTable, memory).ok_or(Error::OutOfMemory)?;
+            PageTable::with(root, shape.levels, shape.has_shadows)
+        };
+        let mut space = Self {
             id,
             vmas: RangeMap::new(),
-            table: PageTable::with(root, shape.levels, shape.has_shadows),
+            table,
             perforated: BTreeMap::new(),
             fragmentation: None,
             primary: None,
@@ -106,7 +114,36 @@ impl AddressSpace {
             lazily_freed: VecDeque::new(),
             pass_position: 0,
             patch_position: 0,
-        })
+        };
+        // What is free is taken at once; whoever lets pages move for more grows the table later.
+        let free = |order, memory: &mut Memory| {
+            let request = Request::new(order, FrameClass::PageTable);
+            (order <= Order::BUDDY_MAX).then(|| memory.allocate(&request))?
+        };
+        space.grow_table(free, memory, &mut Effects::default());
+        Ok(space)
+    }
+
+    /// Lets hashed tables that want to grow take blocks. Where there are too few, they stay as they are.
+    pub fn grow_table(
+        &mut self,
+        mut take: impl FnMut(Order, &mut Memory) -> Option<Frame>,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Growth {
+        let growth = self.table.grow(|order| take(order, memory));
+        effects.zeroed_4k += growth.frames;
+        self.settle_table(memory, effects);
+        growth
+    }
+
+    /// Frees what hashed tables do not need any more, and counts the lines that moved in them.
+    pub(crate) fn settle_table(&mut self, memory: &mut Memory, effects: &mut Effects) {
+        let (blocks, moved) = self.table.take_released();
+        effects.lines_moved += moved;
+        for block in blocks {
+            free_node(block, memory, effects);
+        }
     }
 
     /// Takes all addresses but the lowest to be private anonymous memory, for programs whose mappings
@@ -128,6 +165,7 @@ impl AddressSpace {
         TableShape {
             levels: self.table.levels(),
             has_shadows: self.table.has_shadows(),
+            hashing: self.table.hashed().map(Hashed::hashing),
         }
     }
 
@@ -239,6 +277,7 @@ impl AddressSpace {
         let mapped = self
             .table
             .map(page, leaf, |frames| obtain_node(frames, memory, effects));
+        self.settle_table(memory, effects);
         match mapped {
             Ok(()) if memory.is_zero(leaf) => Ok(()),
             Ok(()) => {
@@ -468,6 +507,7 @@ pub(crate) fn obtain_node(
     let order = match frames {
         NodeFrames::One => Order::BASE,
         NodeFrames::WithShadow => Order::new(1),
+        NodeFrames::None => return Some(Frame::default()),
     };
     let request = Request::new(order, FrameClass::PageTable);
     let frame = memory.allocate_or_reclaim(&request, &mut ());

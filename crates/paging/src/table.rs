@@ -7,17 +7,22 @@
 //! A table for Perforated Pages (Perforated Page, section 4) has a shadow behind each
 //! page-directory node, in the frame that follows the node's: entry `k` of the shadow leads to the
 //! translations of the holes in the page that entry `k` of the node maps.
+//!
+//! Where designs have hashed tables, these take the memory, and the tree is the simulator's index of them: its
+//! nodes have no frames.
 
 mod entry;
+pub(crate) mod hashed;
 mod holes;
 mod levels;
 mod validate;
 pub(crate) mod visit;
 
-use contigua_units::{Frame, PageSize, PhysAddr, VirtAddr, VirtRange};
+use contigua_units::{Frame, Order, PageSize, PhysAddr, VirtAddr, VirtRange};
 
 pub use self::entry::Leaf;
 use self::entry::{Entry, LEAF, MAX_NODES, PRESENT, mark};
+use self::hashed::{Growth, Hashed, Hashing};
 use self::levels::{ENTRIES, height_of, index_at, shift_of, size_at};
 pub use self::levels::{Levels, MAX_LEVELS};
 
@@ -73,6 +78,9 @@ pub enum TableError {
     /// No perforated page is mapped there.
     #[error("no perforated page at {0}")]
     NotPerforated(VirtAddr),
+    /// No page table maps what is there.
+    #[error("no page table at {0}")]
+    NoNode(VirtAddr),
 }
 
 /// Frames that a node needs.
@@ -82,6 +90,8 @@ pub enum NodeFrames {
     One,
     /// Two frames, the first one even: the node and its shadow.
     WithShadow,
+    /// None: tables are hashed.
+    None,
 }
 
 /// A page table.
@@ -99,6 +109,7 @@ pub struct PageTable {
     root: Frame,
     levels: Levels,
     has_shadows: bool,
+    hashed: Option<Hashed>,
 }
 
 impl PageTable {
@@ -120,9 +131,38 @@ impl PageTable {
             root,
             levels,
             has_shadows,
+            hashed: None,
         };
         table.new_node(root);
         table
+    }
+
+    /// An empty hashed table of an index with so many levels. It has no memory before it grows.
+    #[must_use]
+    pub fn with_hashing(hashing: Hashing, levels: Levels) -> Self {
+        Self {
+            hashed: Some(Hashed::new(hashing)),
+            ..Self::with(Frame::default(), levels, false)
+        }
+    }
+
+    /// The hashed tables, if these are what it consists of.
+    #[must_use]
+    pub fn hashed(&self) -> Option<&Hashed> {
+        self.hashed.as_ref()
+    }
+
+    /// Lets hashed tables that want to grow take blocks of memory.
+    pub fn grow(&mut self, mut take: impl FnMut(Order) -> Option<Frame>) -> Growth {
+        let hashed = self.hashed.as_mut();
+        hashed.map_or(Growth::default(), |hashed| hashed.grow(&mut take))
+    }
+
+    /// Blocks that hashed tables do not need any more, and the number of lines that moved in them, since the last
+    /// call.
+    pub(crate) fn take_released(&mut self) -> (Vec<Frame>, u64) {
+        let hashed = self.hashed.as_mut();
+        hashed.map_or_else(Default::default, Hashed::take_released)
     }
 
     /// Number of levels.
@@ -169,7 +209,10 @@ impl PageTable {
         } else {
             NodeFrames::One
         };
-        let frame = new_node(frames)?;
+        let frame = match self.hashed {
+            Some(_) => Frame::default(),
+            None => new_node(frames)?,
+        };
         let child = self.new_node(frame);
         if with_shadow {
             let shadow = self.new_node(frame.offset(1));
@@ -178,14 +221,14 @@ impl PageTable {
         Some((frame, child))
     }
 
-    /// Gives a node up, and its shadow with it.
-    fn drop_node(&mut self, node: usize) -> Frame {
+    /// Gives a node up, and its shadow with it; the frame that it had.
+    fn drop_node(&mut self, node: usize) -> Option<Frame> {
         let shadow = std::mem::replace(&mut self.shadows[node], NONE);
         if shadow != NONE {
             self.unused.push(shadow as usize);
         }
         self.unused.push(node);
-        self.frames[node]
+        self.hashed.is_none().then_some(self.frames[node])
     }
 
     #[inline]
@@ -297,6 +340,14 @@ impl PageTable {
         leaf: Leaf,
         mut new_node: impl FnMut(NodeFrames) -> Option<Frame>,
     ) -> Result<(), TableError> {
+        if self.hashed.is_some() && !self.is_vacant(address, leaf.size) {
+            return Err(TableError::Mapped(address));
+        }
+        if let Some(hashed) = &mut self.hashed
+            && !hashed.insert(address, leaf.size)
+        {
+            return Err(TableError::NoFrame);
+        }
         let mut node = 0;
         let last = height_of(leaf.size);
         for height in (last + 1..=self.top()).rev() {
@@ -360,6 +411,9 @@ impl PageTable {
             }
             if let Some(leaf) = entry.to_leaf(size_at(height)) {
                 self.set(node, index, Entry::default());
+                if let Some(hashed) = &mut self.hashed {
+                    hashed.remove(address, leaf.size);
+                }
                 if height == 0 {
                     return Some(leaf);
                 }
@@ -367,7 +421,7 @@ impl PageTable {
                     if self.used[child.0] > 0 {
                         break;
                     }
-                    free_node(self.drop_node(child.0));
+                    self.drop_node(child.0).map(&mut free_node);
                     self.set(parent.0, parent.1, Entry::default());
                 }
                 return Some(leaf);
@@ -409,7 +463,7 @@ impl PageTable {
             if self.used[node] > 0 {
                 break;
             }
-            free_node(self.drop_node(node));
+            self.drop_node(node).map(&mut *free_node);
             self.set(parent, index, Entry::default());
             node = parent;
         }
@@ -418,7 +472,7 @@ impl PageTable {
 
     /// Replaces the leaf of `size` around an address by a node of 512 leaves of the next smaller
     /// size on the same frames. A perforated page becomes whole thereby: its holes are to be
-    /// mapped one by one. Says whether there was one.
+    /// mapped one by one. Says whether there was one, and room in hashed tables.
     pub fn split(&mut self, address: VirtAddr, size: PageSize, node_frame: Frame) -> bool {
         let Some((parent, index)) = self.find(address, size) else {
             return false;
@@ -431,6 +485,9 @@ impl PageTable {
         } else {
             PageSize::Size4K
         };
+        if !self.resize(address, size, part_size) {
+            return false;
+        }
         let made = self.new_child(height_of(part_size), &mut |_| Some(node_frame));
         let Some((_, child)) = made else {
             return false;
@@ -451,7 +508,9 @@ impl PageTable {
     /// Frames that splitting a page of `size` needs: a node, perhaps with a shadow.
     #[must_use]
     pub fn frames_for_split(&self, size: PageSize) -> NodeFrames {
-        if size == PageSize::Size1G && self.has_shadows {
+        if self.hashed.is_some() {
+            NodeFrames::None
+        } else if size == PageSize::Size1G && self.has_shadows {
             NodeFrames::WithShadow
         } else {
             NodeFrames::One
@@ -459,21 +518,56 @@ impl PageTable {
     }
 
     /// Replaces whatever node maps the 2 MB around an address by one leaf, and returns the node's
-    /// frame. The caller has taken the old pages' frames into account.
-    pub fn collapse_2m(&mut self, address: VirtAddr, leaf: Leaf) -> Option<Frame> {
-        let (parent, index) = self.find(address, PageSize::Size2M)?;
+    /// frame, if it has one. The caller has taken the old pages' frames into account.
+    ///
+    /// # Errors
+    /// [`TableError::NoNode`]; [`TableError::NoFrame`] when hashed tables have no room.
+    pub fn collapse_2m(
+        &mut self,
+        address: VirtAddr,
+        leaf: Leaf,
+    ) -> Result<Option<Frame>, TableError> {
+        let found = self.find(address, PageSize::Size2M);
+        let (parent, index) = found.ok_or(TableError::NoNode(address))?;
         let entry = self.entry(parent, index);
         if !entry.has(PRESENT) || entry.has(LEAF) {
-            return None;
+            return Err(TableError::NoNode(address));
         }
-        self.drop_node(entry.child());
+        if let Some(hashed) = &mut self.hashed {
+            if !hashed.insert(address, PageSize::Size2M) {
+                return Err(TableError::NoFrame);
+            }
+            let start = address.align_down(PageSize::Size2M.bytes());
+            let parts = &self.entries[entry.child() * ENTRIES..][..ENTRIES];
+            for (part, _) in (0..).zip(parts).filter(|(_, part)| part.has(PRESENT)) {
+                hashed.remove(start + part * PageSize::Size4K.bytes(), PageSize::Size4K);
+            }
+        }
+        let node = self.drop_node(entry.child());
         self.set(parent, index, Entry::leaf(leaf));
-        Some(entry.frame())
+        Ok(node)
     }
 
-    /// First frames of all nodes, the root's first. Shadows belong to their nodes' blocks.
+    /// Lets the parts of a page take its place in hashed tables; says whether there was room.
+    fn resize(&mut self, address: VirtAddr, from: PageSize, to: PageSize) -> bool {
+        let Some(hashed) = &mut self.hashed else {
+            return true;
+        };
+        let part = |number: u64| address.align_down(from.bytes()) + number * to.bytes();
+        for number in 0..from.bytes() / to.bytes() {
+            if !hashed.insert(part(number), to) {
+                (0..number).for_each(|number| hashed.remove(part(number), to));
+                return false;
+            }
+        }
+        hashed.remove(address, from);
+        true
+    }
+
+    /// First frames of all nodes, the root's first, or of all blocks of hashed tables. Shadows belong to their
+    /// nodes' blocks.
     pub fn node_frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        let mut is_block = vec![true; self.frames.len()];
+        let mut is_block = vec![self.hashed.is_none(); self.frames.len()];
         let shadows = self.shadows.iter().filter(|&&shadow| shadow != NONE);
         for index in shadows
             .map(|&s| s as usize)
@@ -482,7 +576,10 @@ impl PageTable {
             is_block[index] = false;
         }
         let nodes = self.frames.iter().zip(is_block);
-        nodes.filter_map(|(frame, is_block)| is_block.then_some(*frame))
+        let blocks = self.hashed.iter().flat_map(Hashed::blocks);
+        nodes
+            .filter_map(|(frame, is_block)| is_block.then_some(*frame))
+            .chain(blocks)
     }
 
     /// Nodes, the root and shadows included.

@@ -46,6 +46,7 @@ impl Greedy {
         let shape = TableShape {
             levels: Levels::Four,
             has_shadows: self.perforates,
+            hashing: None,
         };
         let mut space = AddressSpace::with(SpaceId(id), shape, memory).unwrap();
         space.set_fragmentation(self.holes);

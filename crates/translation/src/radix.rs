@@ -1,7 +1,7 @@
 //! Conventional translation: an L2 TLB, page-walk caches, and a walker of the radix table.
 
 use contigua_paging::{Leaf, SpaceId};
-use contigua_units::{Cycles, PageSize, VirtAddr, VirtRange};
+use contigua_units::{Cycles, PageSize, PhysAddr, VirtAddr, VirtRange};
 
 use crate::tlb::L2Tlb;
 use crate::walker::{Walked, Walker};
@@ -137,6 +137,45 @@ impl Radix {
     ) -> Result<(Leaf, Cycles), Translation> {
         let mut latency = self.l2.latency();
         let walked = self.walker.walk(request, tables, port, &mut latency);
+        self.finish(walked, request, tables, port, latency)
+    }
+
+    /// Reads entries of hashed tables, all at once, where others walk; as [`Radix::walk`]. `begun` is the time from
+    /// the miss in the L2 TLB until the entries are read.
+    ///
+    /// # Errors
+    /// The fault, when no page allows the access.
+    pub fn probe(
+        &mut self,
+        request: &Request,
+        entries: &[PhysAddr],
+        begun: Cycles,
+        tables: &mut Tables<'_>,
+        port: &mut dyn MemoryPort,
+    ) -> Result<(Leaf, Cycles), Translation> {
+        let mut latency = self.l2.latency() + begun;
+        let walked = self
+            .walker
+            .probe(request, entries, tables, port, &mut latency);
+        self.finish(walked, request, tables, port, latency)
+    }
+
+    /// Bits of storage of hardware that walks no trees, but those of a host.
+    #[must_use]
+    pub fn storage_bits_without_walk_caches(&self) -> u64 {
+        self.storage_bits() - self.walker.cache.storage_bits()
+    }
+
+    /// Makes an answer of what a walk found.
+    #[inline]
+    fn finish(
+        &mut self,
+        walked: Walked,
+        request: &Request,
+        tables: &mut Tables<'_>,
+        port: &mut dyn MemoryPort,
+        mut latency: Cycles,
+    ) -> Result<(Leaf, Cycles), Translation> {
         let mut outcome = match walked {
             Walked::Found(found) => Ok(found),
             Walked::Fault { host } => Err(host),

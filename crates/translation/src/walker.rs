@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::tlb::{Array, Entry, Kind};
 use crate::walk_cache::{WalkCache, WalkCacheConfig};
-use crate::{Access, Error, Hardware, HostTables, MemoryPort, Request, Tables, TranslatorCounters};
+use crate::{
+    Access, Error, Hardware, HostTables, MemoryPort, Request, Tables, TranslatorCounters, allows,
+};
 
 /// Geometry of what translates a guest's physical addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -83,6 +85,7 @@ impl Found {
 }
 
 /// Outcome of a walk.
+#[derive(Clone, Copy)]
 pub(crate) enum Walked {
     /// With a page that allows the access.
     Found(Found),
@@ -270,6 +273,61 @@ impl Walker {
             _ => None,
         };
         Ok(Some(Found { guest, host }))
+    }
+
+    /// Reads entries that do not depend on one another, all at once, in place of a walk of the process's table, and
+    /// finds what that maps. `latency` grows by the time of the last one. In a virtual machine each is translated on
+    /// its own, and the page after them.
+    pub(crate) fn probe(
+        &mut self,
+        request: &Request,
+        entries: &[PhysAddr],
+        tables: &mut Tables<'_>,
+        port: &mut dyn MemoryPort,
+        latency: &mut Cycles,
+    ) -> Walked {
+        if self.host.is_none() {
+            self.counters.references += entries.len() as u64;
+            *latency += port.references_at_once(entries);
+        } else {
+            let mut last = Cycles::ZERO;
+            for &entry in entries {
+                let mut one = Cycles::ZERO;
+                let read = self.reference(entry, tables, port, &mut one);
+                last = last.max(one);
+                if let Err(HostFault(address)) = read {
+                    *latency += last;
+                    let host = Some(address);
+                    return Walked::Fault { host };
+                }
+            }
+            *latency += last;
+        }
+        let address = request.address;
+        let walk = tables
+            .table
+            .walk_and_mark(address, request.access == Access::Write);
+        self.counters.pages_marked += u64::from(walk.marked);
+        let Some(leaf) = walk.leaf.filter(|&leaf| allows(leaf, request.access)) else {
+            return Walked::Fault { host: None };
+        };
+        let host = match (&mut self.host, &mut tables.host) {
+            (Some(walker), Some(host)) => {
+                let at = leaf.physical(address);
+                match walker.leaf(at, host, port, &mut self.counters, latency) {
+                    Ok(page) => Some(page),
+                    Err(HostFault(address)) => {
+                        let host = Some(address);
+                        return Walked::Fault { host };
+                    }
+                }
+            }
+            _ => None,
+        };
+        // The first store must come back here, to mark the page as dirty.
+        let writable = leaf.writable && leaf.dirty;
+        let guest = Leaf { writable, ..leaf };
+        Walked::Found(Found { guest, host })
     }
 
     /// Reads an entry of the process's tables. `latency` grows by what that takes, with the host's

@@ -3,8 +3,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::common::{BASE, ID, L2_LATENCY, Recorder, Tested, memory, mmu_of, schemes, small_tlb};
-use contigua_paging::{AddressSpace, Effects, MappingPolicy, Memory, SpaceId, TableShape, Vma};
+use crate::common::{
+    BASE, ID, L2_LATENCY, Recorder, Tested, grow, memory, mmu_of, schemes, small_tlb,
+};
+use contigua_paging::{
+    AddressSpace, Effects, Hashing, MappingPolicy, Memory, SpaceId, TableShape, Vma,
+};
 use contigua_translation::{
     Access, Answer, BackgroundPass, Error, Hardware, Lookup, MemoryPort, Mmu, NestedConfig,
     Request, Scheme, Tables, Translation, Translator, TranslatorCounters,
@@ -51,6 +55,7 @@ struct World<'a> {
 fn space(scheme: &dyn Scheme, memory: &mut Memory) -> AddressSpace {
     let shape = TableShape {
         has_shadows: scheme.has_shadows(),
+        hashing: scheme.hashing(),
         ..TableShape::default()
     };
     let mut space = AddressSpace::with(ID, shape, memory).unwrap();
@@ -124,6 +129,7 @@ impl<'a> World<'a> {
             self.faults += 1;
             let mut effects = Effects::default();
             let write = access == Access::Write;
+            grow(&mut self.space, &mut self.memory);
             self.space
                 .fault(
                     address,
@@ -168,6 +174,7 @@ impl<'a> World<'a> {
         for page in 0..255 {
             let at = range.start + page * PAGE_BYTES;
             let memory = &mut self.memory;
+            grow(&mut other, memory);
             other
                 .fault(at, true, &*self.policy, memory, &mut effects)
                 .unwrap();
@@ -215,11 +222,14 @@ fn check_ranges(scheme: &dyn Scheme) {
 fn check_flush(scheme: &dyn Scheme) {
     let mut world = World::new(scheme);
     world.touch();
+    world.read(SMALL);
     let next = space(world.scheme, &mut world.memory);
     let last = std::mem::replace(&mut world.space, next);
     last.destroy(&mut world.memory, &mut Effects::default());
     world.mmu.flush();
     world.take_frames();
+    // What was used last is still there, if anything is.
+    world.access(SMALL.start + 63 * PAGE_BYTES, Access::Write);
     world.touch();
 }
 
@@ -338,6 +348,10 @@ impl Scheme for Faulty<'_> {
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
         self.scheme().policy()
+    }
+
+    fn hashing(&self) -> Option<Hashing> {
+        self.scheme().hashing()
     }
 
     fn has_shadows(&self) -> bool {

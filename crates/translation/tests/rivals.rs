@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{Recorder, counter, memory, mmu_of, scheme, tlb};
-use contigua_paging::{AddressSpace, Effects, HoleBitmaps, Leaf, PageTable, Segment, SpaceId, Vma};
+use contigua_paging::{
+    AddressSpace, Effects, Hashing, HoleBitmaps, Leaf, Levels, PageTable, Segment, SpaceId, Vma,
+};
 use contigua_translation::{
     Access, Answer, HostTables, Lookup, MemoryPort, Mmu, NestedConfig, Request, Tables,
 };
@@ -15,6 +17,9 @@ const START: u64 = 0x4000_0000;
 const PAGES: u64 = 1 << 14;
 /// First frame of the process's pages; those before are page tables.
 const FRAMES: u64 = 1 << 10;
+
+/// Frames of hashed tables, behind the pages.
+const TABLES: u64 = 1 << 11;
 
 /// A process on one core, whose pages all are mapped, used and written.
 struct World {
@@ -28,8 +33,22 @@ struct World {
 }
 
 /// A table that maps pages from `start` on to frames.
-fn table(start: u64, pages: u64, frame_of: impl Fn(u64) -> u64) -> PageTable {
-    let mut table = PageTable::new(Frame::new(0));
+fn table(
+    hashing: Option<Hashing>,
+    start: u64,
+    pages: u64,
+    frame_of: impl Fn(u64) -> u64,
+) -> PageTable {
+    let mut table = match hashing {
+        None => PageTable::new(Frame::new(0)),
+        Some(hashing) => PageTable::with_hashing(hashing, Levels::Four),
+    };
+    let mut next = (FRAMES + PAGES) as u32;
+    table.grow(|order| {
+        let block = next.next_multiple_of(order.frames());
+        next = block + order.frames();
+        Some(Frame::new(block))
+    });
     let mut nodes = 1..FRAMES as u32;
     for page in 0..pages {
         let frame = Frame::new(frame_of(page) as u32);
@@ -55,15 +74,17 @@ impl World {
 
     fn with(name: &str, more: &str, nested: bool, frame_of: impl Fn(u64) -> u64) -> Self {
         let walk_caches = NestedConfig::default();
+        let scheme = scheme(name, more);
         let mmu = mmu_of(
-            &*scheme(name, more),
+            &*scheme,
             &tlb(),
             &walk_caches.walk_cache,
             nested.then_some(&walk_caches),
         );
         Self {
-            table: table(START, PAGES, frame_of),
-            host: nested.then(|| table(0, FRAMES + PAGES, |frame| 2 * FRAMES + frame)),
+            table: table(scheme.hashing(), START, PAGES, frame_of),
+            host: nested
+                .then(|| table(None, 0, FRAMES + PAGES + TABLES, |frame| 2 * FRAMES + frame)),
             holes: HoleBitmaps::default(),
             mmu,
             references: 0,
@@ -313,4 +334,43 @@ fn entries_of_the_last_levels_are_read_at_once() {
     assert_eq!(walk("asap", false), 7 + 100);
     let (base, asap) = (walk("base", true), walk("asap", true));
     assert!(asap + 250 < base, "{asap} of {base} cycles");
+}
+
+#[test]
+fn a_walk_of_hashed_tables_is_one_read_at_once() {
+    let never = "huge = { enabled = \"never\" }";
+    // Nothing was read before: a tree has four levels.
+    let read = |name: &str, more: &str| World::new(name, more, false).read_by(PAGES / 2, 0);
+    assert_eq!(read("base", ""), 7 + 4 * 100);
+    // Walk-table caches and hashes, and the table of chunks.
+    assert_eq!(read("ecpt", never), 7 + 4 + 2 + 100);
+    let chunks = format!("{never}\nchunk = \"1MiB\"");
+    assert_eq!(read("ecpt", &chunks), 7 + 4 + 2 + 4 + 100);
+    // In virtual machines, the three places are translated each on its own, with the page after them.
+    let nested = |name: &str, more: &str| World::new(name, more, true).read_by(PAGES / 2, 0);
+    let (tree, hashed) = (nested("base", ""), nested("ecpt", never));
+    assert!(hashed < tree * 2 / 3, "{hashed} of {tree} cycles");
+}
+
+#[test]
+fn walk_tables_tell_which_ways_to_read() {
+    let mut world = World::new("ecpt", "", false);
+    let huge = VirtAddr::new(START + PAGES * PAGE_BYTES);
+    let leaf = Leaf {
+        accessed: true,
+        dirty: true,
+        ..Leaf::new(Frame::new(1 << 18), PageSize::Size2M, true)
+    };
+    world.table.map(huge, leaf, |_| None).unwrap();
+    let reads = |world: &mut World, page: u64| {
+        let before = counter(&world.mmu, "ecpt_reads");
+        world.read(page);
+        counter(&world.mmu, "ecpt_reads") - before
+    };
+    // Nothing is known: three ways for 4 KB, three for 2 MB. Then the section's pages are known to be small.
+    assert_eq!((reads(&mut world, 0), reads(&mut world, 8)), (6, 3));
+    // The way of a huge page is known.
+    assert_eq!(reads(&mut world, PAGES), 1);
+    world.mmu.flush();
+    assert_eq!(reads(&mut world, 0), 6);
 }

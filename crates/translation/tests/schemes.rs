@@ -1,7 +1,7 @@
 //! Does every scheme translate as a plain table of 4 KB pages would, whatever the kernel does
 //! meanwhile, on several cores, natively and in a virtual machine?
 
-use crate::common::{BASE, Tested, memory, schemes, small_tlb};
+use crate::common::{BASE, Tested, grow, memory, schemes, small_tlb};
 use contigua_paging::{
     AddressSpace, Effects, FaultKind, Fragmentation, HoleKind, HugeAdvice, Levels, MappingPolicy,
     Memory, Pattern, Segment, SpaceId, TableShape, Vma, VmaKind,
@@ -38,6 +38,7 @@ impl Side {
         let shape = TableShape {
             levels,
             has_shadows: scheme.has_shadows(),
+            hashing: scheme.hashing(),
         };
         let mut memory = memory(frames);
         if let Some(reserved) = scheme.reserved() {
@@ -164,6 +165,7 @@ impl Server {
         let mut effects = Effects::default();
         let space = &mut self.spaces[index];
         let id = space.id();
+        grow(space, &mut self.side.memory);
         change(
             space,
             &mut self.side.memory,
@@ -251,6 +253,7 @@ impl Server {
                 Err(None) => {
                     let mut effects = Effects::default();
                     let memory = &mut self.side.memory;
+                    grow(space, memory);
                     let write = access == Access::Write;
                     if access == Access::Execute && segment.translate(place).is_some() {
                         space.expel(place, memory, &mut effects).unwrap();

@@ -365,7 +365,7 @@ pub(super) fn add(key: &str, sum: &mut Value, more: &Value) {
         (Value::Number(one), Value::Number(other)) => {
             if let (Some(one), Some(other)) = (one.as_u64(), other.as_u64()) {
                 *sum = match key {
-                    "max_cycles" | "longest_stall_cycles" => one.max(other),
+                    "max_cycles" | "longest_stall_cycles" | "table_largest_block" => one.max(other),
                     "min_cycles" if one == 0 => other,
                     "min_cycles" if other == 0 => one,
                     "min_cycles" => one.min(other),

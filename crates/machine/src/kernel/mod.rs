@@ -18,8 +18,8 @@ use std::sync::atomic::AtomicBool;
 use contigua_contiguity::Contiguity;
 use contigua_frames::{Counters, FrameClass, Move};
 use contigua_paging::{
-    AddressSpace, Effects, FaultKind, Fragmentation, Leaf, MappingPolicy, Memory, Place, Resident,
-    Segment, SpaceId, TableShape, Written,
+    AddressSpace, Effects, FaultKind, Fragmentation, Hashed, Leaf, MappingPolicy, Memory, Place,
+    Resident, Segment, SpaceId, TableShape, Written,
 };
 use contigua_program::wire::{ProcessId, ThreadId};
 use contigua_translation::{Access, BackgroundPass, PrimaryRegion, Tables};
@@ -50,7 +50,7 @@ fn entry_work(costs: &KernelCosts, effects: &Effects) -> Cycles {
         .saturating_sub(costs.syscall_cycles.get());
     costs.unmap_page_cycles * effects.unmapped
         + costs.free_page_cycles * (effects.freed + effects.freed_nodes)
-        + costs.protect_page_cycles * effects.rewritten
+        + costs.protect_page_cycles * (effects.rewritten + effects.lines_moved)
         + costs.fork_page_cycles * (effects.inherited + effects.around)
         + Cycles::new(populate) * effects.populated
 }
@@ -176,6 +176,7 @@ impl Kernel {
             shape: TableShape {
                 levels: machine.page_table_levels.0,
                 has_shadows: scheme.has_shadows(),
+                hashing: scheme.hashing(),
             },
             primary: scheme.primary(),
             scenario: config.holes.map(|holes| holes.scenario(config.seed)),
@@ -514,6 +515,7 @@ impl Kernel {
         let mut work = self.settle(mmu);
         let mut attempts = 0;
         loop {
+            work += self.grow_table(mmu);
             let (done, cycles) = self.change_once(mmu, &mut change);
             work += cycles;
             if done.is_ok() {
@@ -526,6 +528,36 @@ impl Kernel {
                 return Err(self.out_of_memory());
             }
         }
+    }
+
+    /// Gives contiguous memory to the running program's hashed tables, if they want to grow; the work that it took.
+    fn grow_table(&mut self, mmu: &mut Mmus) -> Cycles {
+        let wants =
+            |space: &AddressSpace| space.table().hashed().is_some_and(Hashed::wants_to_grow);
+        let Some(space) = self.spaces[usize::from(self.current.0)]
+            .as_mut()
+            .filter(|space| wants(space))
+        else {
+            return Cycles::ZERO;
+        };
+        let mut moves = core::mem::take(&mut self.moves);
+        let before = self.memory.pressure().all().total.get();
+        let mut effects = Effects::default();
+        let take = |order, memory: &mut Memory| {
+            memory.take_block(order, FrameClass::PageTable, &mut moves)
+        };
+        let growth = space.grow_table(take, &mut self.memory, &mut effects);
+        let counters = &mut self.counters;
+        counters.table_growths += growth.tables;
+        counters.table_growths_failed += growth.failures;
+        counters.table_largest_block = counters.table_largest_block.max(growth.largest_block);
+        let stalled = self.memory.pressure().all().total.get() - before;
+        let work = self.follow(&moves, mmu);
+        moves.clear();
+        self.moves = moves;
+        work + self.costs.zero_4k_cycles * effects.zeroed_4k
+            + entry_work(&self.costs, &effects)
+            + Nanoseconds::new(stalled).at(self.clock)
     }
 
     fn change_once(
@@ -566,6 +598,7 @@ impl Kernel {
         self.counters.punches += effects.punches;
         self.counters.patches += effects.patches;
         self.counters.folds += effects.folds;
+        self.counters.table_lines_moved += effects.lines_moved;
         self.counters.segment_updates += effects.segment_updates;
         if self.host.is_none() {
             self.written.extend_from_slice(&effects.written);

@@ -57,12 +57,12 @@ impl AddressSpace {
             perforation: Some(own.filter()),
             ..Leaf::new(chunk, PageSize::Size2M, vma.writable)
         };
-        let Some(node) = self.table.collapse_2m(range.start, leaf) else {
+        let Ok(node) = self.table.collapse_2m(range.start, leaf) else {
             free(chunk, memory);
             return;
         };
         // The node of the small pages becomes the node of the holes.
-        let mut spare = Some(node);
+        let mut spare = node;
         for &(part, leaf) in &parts {
             if holes.has(part) {
                 let mapped = self

@@ -84,7 +84,7 @@ impl PageTable {
         if self.used[node] == 0 {
             let (parent, index) = self.find(address, PageSize::Size2M)?;
             self.set(self.shadows[parent] as usize, index, Entry::default());
-            free_node(self.drop_node(node));
+            self.drop_node(node).map(free_node);
         }
         Some(leaf)
     }

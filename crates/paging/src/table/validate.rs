@@ -3,6 +3,7 @@
 use super::entry::{LEAF, PERFORATED, PRESENT};
 use super::levels::ENTRIES;
 use super::{DIRECTORY, NONE, PageTable};
+use crate::space::EVERYTHING;
 
 impl PageTable {
     /// Checks that every node but the root, page tables and shadows is in use and reachable once,
@@ -61,6 +62,10 @@ impl PageTable {
                 }
                 open.push((entry.child(), height - 1, false));
             }
+        }
+        if let Some(hashed) = self.hashed() {
+            let pages = self.pages(EVERYTHING);
+            hashed.validate(pages.map(|(address, leaf)| (address, leaf.size)))?;
         }
         for (index, &times) in reached.iter().enumerate() {
             if times != i32::from(!self.unused.contains(&index)) {

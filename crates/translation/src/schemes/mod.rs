@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use contigua_paging::{Eligible, MappingPolicy};
+use contigua_paging::{Eligible, Hashing, MappingPolicy};
 use contigua_units::ranges::Validate;
 use contigua_units::{Bytes, Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,11 @@ pub trait Scheme: Validate {
     /// Page directories need shadows: the mapping half perforates pages.
     fn has_shadows(&self) -> bool {
         false
+    }
+
+    /// Hashed tables, in place of the tree of a machine's own kernel. A host of virtual machines has trees.
+    fn hashing(&self) -> Option<Hashing> {
+        None
     }
 
     /// The primary region that the mapping half asks for.
@@ -143,6 +148,8 @@ schemes! {
     spot: Spot, "spot";
     /// Page-table entries that registers tell are prefetched.
     asap: Asap, "asap";
+    /// Hashed page tables that are read at once.
+    ecpt: Ecpt, "ecpt";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }

@@ -615,6 +615,7 @@ mod tests {
         let shape = TableShape {
             levels: Levels::Four,
             has_shadows: true,
+            hashing: None,
         };
         let mut space = AddressSpace::with(SpaceId(0), shape, &mut memory).unwrap();
         space.set_fragmentation(Some(Fragmentation {

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use contigua_cache::Geometry;
-use contigua_frames::{Boxed, Config, Frames, Layout, Placement};
+use contigua_frames::{Boxed, Config, FrameClass, Frames, Layout, Placement};
 use contigua_paging::{AddressSpace, Effects, Memory, Segment, SpaceId, TableShape};
 use contigua_translation::{
     Access, Answer, Hardware, HostTables, L1Config, L2Config, Lookup, MemoryPort, Mmu,
@@ -31,6 +31,9 @@ impl MemoryPort for Recorder {
         self.0.extend(addresses.first());
         Cycles::new(100)
     }
+
+    /// Nobody waits for it: it is not remembered.
+    fn reference_aside(&mut self, _: PhysAddr) {}
 }
 
 pub const fn geometry(entries: u32, ways: u32) -> Geometry {
@@ -128,6 +131,11 @@ pub fn schemes() -> Vec<Tested> {
         ("colt", "run_log2 = 0\nhuge.enabled = \"always\""),
         ("amd-coalescing", "group_log2 = 3"),
         ("spot", "least_pages = 1\nconfidence = 0"),
+        ("ecpt", "way = \"4KiB\"\nfull_percent = 10"),
+        (
+            "ecpt",
+            "way = \"4KiB\"\nchunk = \"4KiB\"\nfull_percent = 10\nways = 4",
+        ),
     ];
     let listed = SchemeConfig::NAMES.iter().map(|&name| match name {
         "hugetlb" => (name, "page = \"2m\""),
@@ -182,9 +190,17 @@ pub fn memory(frames: usize) -> Memory {
 pub fn space(scheme: &SchemeConfig, memory: &mut Memory) -> AddressSpace {
     let shape = TableShape {
         has_shadows: scheme.has_shadows(),
+        hashing: scheme.hashing(),
         ..TableShape::default()
     };
     AddressSpace::with(ID, shape, memory).unwrap()
+}
+
+/// Lets hashed tables grow, as kernels do before faults and calls.
+pub fn grow(space: &mut AddressSpace, memory: &mut Memory) {
+    let take =
+        |order, memory: &mut Memory| memory.take_block(order, FrameClass::PageTable, &mut ());
+    space.grow_table(take, memory, &mut Effects::default());
 }
 
 /// Result of an access, and the references it made.
