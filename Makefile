@@ -450,7 +450,8 @@ outputs: setup
 
 # What programs load before the C library's allocator.
 malloc-library:
-	cargo build --locked --quiet --release -p contigua-malloc -p contigua-apply
+	cargo build --locked --quiet --release -p contigua-malloc -p contigua-apply \
+		-p contigua-sites
 
 # All that pyproject.toml names, in the versions and with the hashes of the lock file.
 $(VENV)/tools: requirements.lock

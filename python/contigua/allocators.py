@@ -7,7 +7,7 @@ import re
 import struct
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ BUILT = Path(__file__).parents[2] / "target" / "release"
 OURS, OWN = "contigua", "libc"
 #: Ours, as a file.
 LIBRARY = "libcontigua_malloc.so"
+#: Library that tells of blocks, and of the code that asked for them.
+SITES = "libcontigua_sites.so"
 #: Settings of ours: each is a variable ``CONTIGUA_MALLOC_...`` (docs/malloc.md). Its clock is
 #: an option of the run.
 OPTIONS = (
@@ -58,8 +60,8 @@ class Preload:
     ----------
     name
         What reports call it: the allocator and its settings; ``None`` for the C library's own.
-    library
-        The library that is loaded before the program's.
+    libraries
+        Libraries that are loaded before the program's.
     environment
         Variables that configure it.
     clock
@@ -67,14 +69,14 @@ class Preload:
     """
 
     name: str | None = None
-    library: Path | None = None
+    libraries: tuple[Path, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     clock: int | None = None
 
     def spec(self) -> ExecutionSpec:
         """Return what the engine is told of it."""
         return {
-            "preload": self.library,
+            "preload": self.libraries,
             "environment": dict(self.environment),
             "clock": self.clock,
         }
@@ -101,16 +103,30 @@ def preload(name: str, options: Sequence[str] = (), clock: int | None = None) ->
     pairs = [_pair(option) for option in options]
     shown = " ".join([name, *options]) if name != OWN or options else None
     if name == OWN:
-        return Preload(shown, None, tuple(pairs))
+        return Preload(shown, (), tuple(pairs))
     if name != OURS:
-        return Preload(shown, _library(name), tuple(pairs))
+        return Preload(shown, (_library(name),), tuple(pairs))
     variables = [(f"CONTIGUA_MALLOC_{_known(key)}", value) for key, value in pairs]
     if clock is not None:
         if clock <= 0:
             raise AllocatorError(f"the allocator's clock must go on, by more than {clock} ns")
         variables.append(("CONTIGUA_MALLOC_CLOCK", "program"))
         shown = f"{shown} ({clock} ns an instruction)"
-    return Preload(shown, _library(LIBRARY), tuple(variables), clock)
+    return Preload(shown, (_library(LIBRARY),), tuple(variables), clock)
+
+
+def with_sites(allocator: Preload) -> Preload:
+    """Return an allocator whose blocks are told with the code that asked for them.
+
+    Raises
+    ------
+    AllocatorError
+        When the library that tells is not built.
+    """
+    library = find_library(SITES)
+    if library is None:
+        raise AllocatorError(f"no {SITES}: run cargo build --release -p contigua-sites")
+    return replace(allocator, libraries=(library, *allocator.libraries))
 
 
 def _pair(option: str) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from contigua.reading import parse_json, read_bytes, read_text
 from contigua.sizes import size_text
 
 #: The form of files that this version reads.
-SCHEMA = 2
+SCHEMA = 3
 #: Bytes of a profile's file that are read at most.
 MOST_PROFILE = 1 << 30
 #: Bytes of names of generated code that are read at most.
@@ -99,6 +99,8 @@ class Row:
         The call instructions that led there, outermost first.
     mapping
         Name of the memory that it accessed.
+    site
+        Name of the code that asked malloc for it; where that is not known, ``mapping``.
     process, thread
         Numbers of both, in the order in which they began.
     costs
@@ -108,6 +110,7 @@ class Row:
     at: Frame
     calls: tuple[Frame, ...]
     mapping: str
+    site: str
     process: int
     thread: int
     costs: Costs
@@ -143,6 +146,7 @@ KEYS: Mapping[str, Callable[[Row], str]] = {
     "instruction": lambda row: f"{row.at.address:#x} {row.at.function}",
     "library": lambda row: row.at.library,
     "mapping": lambda row: row.mapping,
+    "site": lambda row: row.site,
     "thread": lambda row: f"process {row.process}, thread {row.thread}",
     "stack": lambda row: ";".join([*(call.function for call in row.calls), row.at.function]),
 }
@@ -296,18 +300,17 @@ class Attribution:
             self._mapping_name(index, mapping, is_stack=index in stacks)
             for index, mapping in enumerate(values)
         ]
-        shown = [names[index] + _chain(chain, 1) for index, chain in enumerate(chains)]
-        for depth in range(2, DEEPEST + 1):
-            alike = defaultdict(set)
-            for name, chain in zip(shown, chains, strict=True):
-                alike[name].add(tuple(chain))
-            shown = [
-                names[index] + _chain(chain, depth)
-                if len(alike[shown[index]]) > 1
-                else shown[index]
-                for index, chain in enumerate(chains)
-            ]
+        shown = _told_apart(names, chains)
         return _numbered(shown, [mapping["file"] is None for mapping in values])
+
+    @cached_property
+    def sites(self) -> list[str]:
+        """Names of the code that asked the program's malloc for memory, as those of mappings.
+
+        Sites that cannot be told apart have one name. The first one stands for no site.
+        """
+        chains = [self._askers(site["by"]) for site in self._values["sites"]]
+        return _told_apart(["malloc"] * len(chains), chains)
 
     def _mapping_name(self, index: int, mapping: Mapping[str, Any], *, is_stack: bool) -> str:
         kind = mapping["kind"]
@@ -331,7 +334,10 @@ class Attribution:
         """Return the functions that made a mapping, innermost first, without the C library's."""
         if mapping["by"] is None or mapping["file"] is not None or mapping["kind"] == "heap":
             return []
-        instruction, stack = mapping["by"]
+        return self._askers(mapping["by"])
+
+    def _askers(self, by: Sequence[int]) -> list[str]:
+        instruction, stack = by
         frames = [*self.calls[stack], self.frames[instruction]][::-1]
         own = [frame for frame in frames if not _is_plumbing(frame)] or frames[:1]
         return [
@@ -362,6 +368,7 @@ class Attribution:
                 at=self.frames[row["instruction"]],
                 calls=self.calls[row["stack"]],
                 mapping=self.mappings[row["mapping"]],
+                site=self.sites[row["site"]] if row["site"] else self.mappings[row["mapping"]],
                 process=row["process"],
                 thread=row["thread"],
                 costs=Costs(*(row[name] for name in METRICS)),
@@ -376,7 +383,7 @@ class Attribution:
         ----------
         keys
             What to tell apart: of ``"function"``, ``"line"``, ``"instruction"``, ``"library"``,
-            ``"mapping"``, ``"thread"`` and ``"stack"``.
+            ``"mapping"``, ``"site"``, ``"thread"`` and ``"stack"``.
         metric
             What the result is sorted by, largest first: a field of :class:`Costs`.
         """
@@ -385,6 +392,11 @@ class Attribution:
             key = tuple(KEYS[name](row) for name in keys)
             sums[key] = sums[key] + row.costs
         return sorted(sums.items(), key=lambda item: (-getattr(item[1], metric), item[0]))
+
+    @property
+    def has_sites(self) -> bool:
+        """True if the program told of the blocks of its malloc (``RunOptions.sites``)."""
+        return len(self._values["sites"]) > 1
 
     @property
     def phase(self) -> int:
@@ -426,7 +438,7 @@ class Attribution:
         else:
             cells = [
                 (
-                    KEYS[key](Row(self.frames[row["instruction"]], (), "", 0, 0, Costs())),
+                    KEYS[key](Row(self.frames[row["instruction"]], (), "", "", 0, 0, Costs())),
                     row["phase"],
                     Costs(*(row[name] for name in METRICS)),
                 )
@@ -494,6 +506,20 @@ def _nowhere(address: int) -> Frame:
 
 def _chain(chain: Sequence[str], depth: int) -> str:
     return f" by {' < '.join(chain[:depth])}" if chain else ""
+
+
+def _told_apart(names: Sequence[str], chains: Sequence[Sequence[str]]) -> list[str]:
+    """Return names with as many functions as tell them apart, up to :data:`DEEPEST`."""
+    shown = [name + _chain(chain, 1) for name, chain in zip(names, chains, strict=True)]
+    for depth in range(2, DEEPEST + 1):
+        alike = defaultdict(set)
+        for name, chain in zip(shown, chains, strict=True):
+            alike[name].add(tuple(chain))
+        shown = [
+            names[index] + _chain(chain, depth) if len(alike[shown[index]]) > 1 else shown[index]
+            for index, chain in enumerate(chains)
+        ]
+    return shown
 
 
 def _numbered(names: Sequence[str], wanted: Sequence[bool]) -> list[str]:

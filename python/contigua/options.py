@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from contigua.allocators import Preload, preload
+from contigua.allocators import Preload, preload, with_sites
 from contigua.checkpoints import check_checkpoints, checkpoint_file, known_as
 from contigua.configs import Age
 from contigua.files import is_stream
@@ -65,6 +65,9 @@ class RunOptions(RunKeys):
     advised
         Sets of memory that gets ``MADV_HUGEPAGE`` although the program does not ask. Each set is a
         configuration of its own on the same execution.
+    sites
+        Tell profiles which code asked for each block of the program's malloc: a library that tells
+        of them is loaded first, whose instructions are the program's.
     checkpoint
         Folder in which the simulated servers of a recording's replay are saved: in a folder for
         each of ``checkpoint_at``, a file for each configuration.
@@ -84,6 +87,7 @@ class RunOptions(RunKeys):
     regions: Regions | None = None
     client: Commands | None = None
     advised: tuple[tuple[AdvisedMemorySpec, ...], ...] = ((),)
+    sites: bool = False
     checkpoint: Path | None = None
     checkpoint_at: tuple[int, ...] = ()
     resume: Path | None = None
@@ -101,7 +105,8 @@ class RunOptions(RunKeys):
         AllocatorError
             When there is no such allocator, or it cannot be told what it is told.
         """
-        return preload(self.malloc, self.malloc_options, self.malloc_clock)
+        allocator = preload(self.malloc, self.malloc_options, self.malloc_clock)
+        return with_sites(allocator) if self.sites else allocator
 
     def spec(self, design: str | Preset, age: str | Age, holes: str) -> RunSpec:
         """Describe one configuration to the engine.

@@ -14,7 +14,7 @@ NO_TIME = 0
 
 
 def pprof_of(profile: Attribution) -> bytes:
-    """Return a profile in pprof's form: each metric is a sample type, memory and thread are labels.
+    """Return a profile in pprof's form: metrics are sample types, memory, site and thread labels.
 
     Addresses are those of the run; functions and lines are named in the file, so that pprof needs
     no binary.
@@ -24,7 +24,7 @@ def pprof_of(profile: Attribution) -> bytes:
     for row in profile.rows():
         frames = (row.at, *reversed(row.calls))
         values = [getattr(row.costs, metric) for metric in METRICS]
-        labels = {"memory": row.mapping, "thread": f"{row.process}.{row.thread}"}
+        labels = {"memory": row.mapping, "site": row.site, "thread": f"{row.process}.{row.thread}"}
         samples.append(
             _numbers(1, [written.location(frame) for frame in frames])
             + _numbers(2, values)

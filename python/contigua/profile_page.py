@@ -29,11 +29,17 @@ GROUPS = {
     "function": "function",
     "line": "source line",
     "mapping": "memory",
+    "site": "allocation site",
     "library": "library",
     "thread": "thread",
 }
 #: Mappings whose locality is shown.
 MOST = 25
+
+
+def _groups(profile: Attribution) -> dict[str, str]:
+    """Return the tables of a profile: those of sites only where it has some."""
+    return {key: name for key, name in GROUPS.items() if key != "site" or profile.has_sites}
 
 
 def page_of(profiles: Sequence[Attribution], sentences: Sequence[str]) -> str:
@@ -55,7 +61,7 @@ def page_of(profiles: Sequence[Attribution], sentences: Sequence[str]) -> str:
         '<fieldset class="controls">'
         + _menu("Metric", "metric", TITLES)
         + _menu("Design", "design", designs)
-        + _menu("By", "key", GROUPS)
+        + _menu("By", "key", _groups(profiles[0]))
         + '<label>Search <input id="search" type="search"></label></fieldset>'
     )
     heads = "".join(f'<th scope="col">{escape(profile.design)}</th>' for profile in profiles)
@@ -170,7 +176,7 @@ def _content(profiles: Sequence[Attribution]) -> dict[str, Any]:
         [
             {
                 "stack": stacks[tuple(frames[frame] for frame in (*row.calls, row.at))],
-                "labels": {key: labels[KEYS[key](row)] for key in GROUPS},
+                "labels": {key: labels[KEYS[key](row)] for key in _groups(profile)},
                 "costs": asdict(row.costs),
             }
             for row in profile.rows()

@@ -154,7 +154,7 @@ class ExecutionSpec(TypedDict):
     randomize_va_space: NotRequired[bool]
     shmem_enabled: NotRequired[str | None]
     layout_seed: NotRequired[int | None]
-    preload: NotRequired[str | Path | None]
+    preload: NotRequired[Sequence[str | Path]]
     environment: NotRequired[Mapping[str, str]]
     clock: NotRequired[int | None]
 

@@ -30,7 +30,7 @@ def waves(design="linux-thp-madvise", command=(WAVES, *SMALL), **options):
 
 def test_options_become_variables_of_the_allocator():
     own = preload("libc")
-    assert (own.name, own.library, own.environment, own.clock) == (None, None, (), None)
+    assert (own.name, own.libraries, own.environment, own.clock) == (None, (), (), None)
     tuned = preload("libc", ["MALLOC_ARENA_MAX=1"])
     assert tuned.environment == (("MALLOC_ARENA_MAX", "1"),)
     assert tuned.name == "libc MALLOC_ARENA_MAX=1"

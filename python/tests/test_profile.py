@@ -14,10 +14,13 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from test_report import browser_tests, hidden_parts, opened
 
-from contigua import RunOptions, run
+from contigua import RunOptions, allocators, run
+from contigua.allocators import SITES, AllocatorError, find_library
 from contigua.attribution import METRICS, Attribution, Costs, Frame, ProfileError
+from contigua.cli import cli as root
 from contigua.commands.options import changed
 from contigua.differences import difference
 from contigua.listing import listings
@@ -29,6 +32,10 @@ from contigua.profiling import Profiled, profile
 from contigua.sampling import Sampling
 
 OPTIONS = RunOptions(memory="2GiB", detail="additive")
+needs_sites = pytest.mark.skipif(
+    find_library(SITES) is None,
+    reason=f"{SITES} is not built (cargo build --release -p contigua-sites)",
+)
 FULL = replace(OPTIONS, detail="full")
 
 
@@ -88,6 +95,81 @@ def test_of_three_sites_that_of_the_walked_list_comes_first(culprits: str) -> No
     base = profiled(culprits, "sites").profiles[0]
     walked = {row.mapping: row.costs.walks for row in base.rows() if row.at.function == "walk_list"}
     assert "site_two" in max(walked, key=walked.__getitem__), walked
+
+
+@needs_sites
+@pytest.mark.parametrize("sample", [None, Sampling(distance=400_000, warm=40_000)])
+def test_of_three_kinds_of_blocks_those_of_the_walked_list_come_first(
+    culprits: str, sample: Sampling | None
+) -> None:
+    options = replace(OPTIONS, sites=True, sample=sample)
+    base = profiled(culprits, "nodes", options).profiles[0]
+    walks = {name: cost.walks for name, cost in base.by("function", "site", metric="walks")}
+    walked = {site: count for (function, site), count in walks.items() if function == "walk_list"}
+    # Blocks of all three lie between each other.
+    others = sum(walked[site] for site in walked if "node_one" in site or "node_three" in site)
+    assert others < 0.01 * sum(walked.values()), walked
+    # While a sampled run goes forward, only the call itself is known.
+    first = max(walked, key=walked.__getitem__)
+    assert first.startswith("malloc by allocate"), walked
+    assert ("node_two" in first) == (sample is None), walked
+
+
+@needs_sites
+def test_operator_new_is_asked_by_its_caller(tmp_path: Path) -> None:
+    source = tmp_path / "new.cpp"
+    source.write_text(
+        "struct block { char bytes[1 << 20]; };\n"
+        "__attribute__((noipa)) block *make() { auto made = new block; return made + 0; }\n"
+        "int main() { auto made = make(); for (char &byte : made->bytes) byte = 1; }\n"
+    )
+    program = tmp_path / "new"
+    subprocess.run(["g++", "-g", "-O1", "-o", program, source], check=True)
+    options = replace(OPTIONS, detail="translation", sites=True)
+    base = profile([str(program)], options=options).profiles[0]
+    faults = {name: costs.faults for (name,), costs in base.by("site") if "malloc by" in name}
+    name = "malloc by make (new.cpp:2)"
+    assert max(faults, key=faults.__getitem__) == name, faults
+    # While a sampled run goes forward, only the call itself is known, not who called the operator.
+    sample = Sampling(distance=3_000_000, warm=20_000)
+    sampled = profile([str(program)], options=replace(options, sample=sample)).profiles[0]
+    assert name in sampled.sites, sampled.sites
+
+
+@needs_sites
+def test_a_program_with_its_blocks_told_has_no_kernel_work_more(culprits: str) -> None:
+    options = replace(OPTIONS, detail="translation")
+    plain, told = (
+        run([culprits, "nodes"], designs=["linux-4k"], options=one)[0].values
+        for one in (options, replace(options, sites=True))
+    )
+    # The loader maps one library more.
+    assert 0 < told["syscalls"]["all"] - plain["syscalls"]["all"] < 30
+    more = told["executed"]["instructions"] - plain["executed"]["instructions"]
+    blocks = 3 * 65536
+    assert 10 * blocks < more < 60 * blocks
+
+
+def test_sites_need_what_tells_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocators, "find_library", lambda _: None)
+    with pytest.raises(AllocatorError, match="contigua-sites"):
+        RunOptions(sites=True).preload()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--by", "site"], "only --sites tells"),
+        (["--sites", "--advice", "a.toml"], "of its blocks"),
+    ],
+)
+def test_sites_that_nobody_can_tell_are_refused(
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(root, ["profile", *options, "--", "/bin/true"])
+    assert refused.exit_code == 2 and said in refused.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_of_three_threads_the_random_one_comes_first(culprits: str) -> None:

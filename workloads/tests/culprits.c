@@ -6,6 +6,7 @@
 //   culprits many     64 mappings of 1 MB, read at random
 //   culprits malloc   memory of malloc, read at random
 //   culprits sites    three lists, one of which is walked
+//   culprits nodes    three lists of malloc's blocks, which lie between each other, one of which is walked
 //   culprits threads  three threads, one of which reads at random
 //   culprits deep     a recursion a million deep
 //
@@ -205,6 +206,55 @@ static uint64_t sites(void)
     return walk_list(walked);
 }
 
+// A store after the call: a tail call would leave no frame.
+NEVER_INLINE static struct node *allocate(void)
+{
+    struct node *node = malloc(sizeof *node);
+    if (node == NULL)
+        exit(1);
+    node->next = node;
+    return node;
+}
+
+NEVER_INLINE static struct node *node_one(void)
+{
+    struct node *node = allocate();
+    node->payload[0] = 1;
+    return node;
+}
+
+NEVER_INLINE static struct node *node_two(void)
+{
+    struct node *node = allocate();
+    node->payload[0] = 2;
+    return node;
+}
+
+NEVER_INLINE static struct node *node_three(void)
+{
+    struct node *node = allocate();
+    node->payload[0] = 3;
+    return node;
+}
+
+static uint64_t nodes(void)
+{
+    enum { COUNT = BYTES / sizeof(struct node) };
+    static struct node *walked[COUNT];
+    for (size_t i = 0; i < COUNT; i++) {
+        node_one();
+        walked[i] = node_two();
+        node_three();
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < COUNT; i++) {
+        size_t next = (at * 1664525 + 1013904223) % COUNT;
+        walked[at]->next = walked[next];
+        at = next;
+    }
+    return walk_list(walked[0]) - (uintptr_t)walked[0];
+}
+
 static uint64_t *shared;
 
 static void *in_order(void *result)
@@ -274,12 +324,14 @@ int main(int argc, char **argv)
         result = allocated();
     else if (strcmp(mode, "sites") == 0)
         result = sites();
+    else if (strcmp(mode, "nodes") == 0)
+        result = nodes();
     else if (strcmp(mode, "threads") == 0)
         result = threads();
     else if (strcmp(mode, "deep") == 0)
         result = deeply();
     else {
-        fprintf(stderr, "usage: culprits hash|mappings|many|malloc|sites|threads|deep\n");
+        fprintf(stderr, "usage: culprits hash|mappings|many|malloc|sites|nodes|threads|deep\n");
         return 2;
     }
     printf("%llu\n", (unsigned long long)result);

@@ -69,8 +69,8 @@ pub struct Execution {
     pub shmem_enabled: Option<ShmemEnabled>,
     /// Seed of the program's addresses.
     pub layout_seed: Option<u64>,
-    /// A library that is loaded before the program's.
-    pub preload: Option<OsText>,
+    /// Libraries that are loaded before the program's, in this order.
+    pub preload: Vec<OsText>,
     /// Environment variables of the program, beside ours.
     pub environment: BTreeMap<OsText, OsText>,
     /// Nanoseconds of the program's own clock for each instruction.

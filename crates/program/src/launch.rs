@@ -1,6 +1,6 @@
 //! Starting a program under QEMU's user mode with the plugin.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::RawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
@@ -55,9 +55,9 @@ fn processor_unless(chosen: Option<OsString>, architecture: Architecture) -> Str
 /// Environment of a program beyond that of a shell.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
-    /// A library that the program's loader loads before all others (`LD_PRELOAD`): the program's,
-    /// and not the emulator's, which would be observed by nobody.
-    pub preload: Option<PathBuf>,
+    /// Libraries that the program's loader loads before all others (`LD_PRELOAD`), in this order: the
+    /// program's, and not the emulator's, which would be observed by nobody.
+    pub preload: Vec<PathBuf>,
     /// Root whose files the program sees.
     pub root: Root,
     /// Environment variables.
@@ -103,7 +103,7 @@ impl Launch {
             },
         })?;
         let architecture = executable.architecture;
-        if let Some(library) = &surroundings.preload {
+        for library in &surroundings.preload {
             let separates = |byte: &u8| matches!(byte, b',' | b':' | b' ');
             if library.as_os_str().as_bytes().iter().any(separates)
                 || !executable::is_library(library, architecture)
@@ -111,7 +111,7 @@ impl Launch {
                 return Err(Error::Preload(library.clone()));
             }
         }
-        if surroundings.preload.is_some() && !executable::is_dynamic(&executable.program) {
+        if !surroundings.preload.is_empty() && !executable::is_dynamic(&executable.program) {
             return Err(Error::Static(executable.program));
         }
         if let Some(loader) = executable::loader(&executable.program)
@@ -132,9 +132,13 @@ impl Launch {
         })
     }
 
-    /// The value of `LD_PRELOAD` for the program: its own library, then what everybody gets.
+    /// The value of `LD_PRELOAD` for the program: its own libraries, then what everybody gets.
     fn preload(&self) -> Option<OsString> {
-        let mut value = self.surroundings.preload.as_ref()?.clone().into_os_string();
+        let libraries = self.surroundings.preload.iter().map(|one| one.as_os_str());
+        let mut value = libraries.collect::<Vec<_>>().join(OsStr::new(":"));
+        if value.is_empty() {
+            return None;
+        }
         if let Some(others) = std::env::var_os("LD_PRELOAD")
             && !others.as_bytes().contains(&b',')
         {
@@ -332,7 +336,7 @@ mod tests {
 
     fn prepare(command: &[OsString], preload: Option<&str>) -> Result<Launch, Error> {
         let surroundings = Surroundings {
-            preload: preload.map(PathBuf::from),
+            preload: preload.into_iter().map(PathBuf::from).collect(),
             ..Surroundings::default()
         };
         Launch::prepare(command, surroundings)

@@ -363,6 +363,13 @@ pub enum Call {
         /// Memory that `MADV_HUGEPAGE` advises has them still (Linux 6.18).
         but_advised: bool,
     },
+    /// `libcontigua_sites.so` told of a block that the allocator gave to the program.
+    Allocate {
+        /// The block.
+        range: VirtRange,
+        /// Address behind the call of the allocator.
+        caller: VirtAddr,
+    },
     /// The program asked for something that QEMU's user mode does not have, whatever the answer.
     Ask(Facility),
     /// Data went from the kernel to the program.
@@ -487,6 +494,8 @@ impl Advice {
 
 /// `include/uapi/linux/prctl.h`.
 const PR_SET_THP_DISABLE: u64 = 41;
+/// No request of Linux's: `crates/sites` has the same number.
+const ALLOCATED: u64 = 0x7349_5445;
 const PR_THP_DISABLE_EXCEPT_ADVISED: u64 = 1 << 1;
 const PROT_WRITE: u64 = 2;
 const MAP_SHARED: u64 = 0x01;
@@ -668,6 +677,10 @@ impl Call {
             Known::IoUringSetup => Self::Ask(Facility::IoUring),
             Known::IoSetup => Self::Ask(Facility::Aio),
             Known::Userfaultfd => Self::Ask(Facility::Userfaultfd),
+            Known::Prctl if a0 == ALLOCATED => Self::Allocate {
+                range: VirtRange::with_length(VirtAddr::new(a1), a2),
+                caller: VirtAddr::new(a3),
+            },
             Known::Prctl if a0 == PR_SET_THP_DISABLE && a3 == 0 && a4 == 0 => {
                 Self::DisableHugePages {
                     disabled: a1 != 0,
@@ -691,6 +704,7 @@ impl Call {
                 | Self::WaitForWord { .. }
                 | Self::WakeWord { .. }
                 | Self::Segment { .. }
+                | Self::Allocate { .. }
                 | Self::Ask(_)
                 | Self::Other
         )

@@ -138,7 +138,7 @@ fn session_of(
         (Some(command), None) => {
             let variables = execution.environment.into_iter();
             let surroundings = Surroundings {
-                preload: execution.preload.map(PathBuf::from),
+                preload: execution.preload.into_iter().map(PathBuf::from).collect(),
                 root: execution
                     .root
                     .map_or(Root::HOST, |root| Root::new(root.into())),

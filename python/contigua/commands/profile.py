@@ -46,7 +46,7 @@ shown_options = with_options(
         type=click.Choice([*GROUPS, "instruction", "phase"]),
         multiple=True,
         default=("function", "mapping"),
-        show_default=True,
+        show_default="function, mapping; with --sites also site",
         help="What each table is by; may be repeated.",
     ),
     click.option(
@@ -61,6 +61,12 @@ shown_options = with_options(
         is_flag=True,
         help="Count reuse distances of data accesses, too: which size of page each mapping wants, "
         "and misses of TLBs of any size.",
+    ),
+    click.option(
+        "--sites",
+        is_flag=True,
+        help="Tell which code asked malloc for the memory (--by site): a library that tells of "
+        "each block is loaded before the program's.",
     ),
     click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows."),
     click.option(
@@ -164,6 +170,16 @@ def profile_command(
     if sum(map(is_standard_output, files)) > 1:
         raise click.UsageError("only one output can go to standard output: write others to files")
     before = None if against is None else Attribution.read(against)
+    if "site" in keys and not options["sites"]:
+        raise click.UsageError("--by site: only --sites tells of the code that asked for memory")
+    if options["sites"] and advice_file is not None:
+        raise click.UsageError(
+            "--sites: advice compares runs of the program itself, without what tells of its blocks"
+        )
+    if options["sites"] and click.get_current_context().get_parameter_source("keys") is (
+        click.core.ParameterSource.DEFAULT
+    ):
+        keys = (*keys, "site")
     sample = sampling_of(options, Sampling(), None, len(designs))
     progress = RunLine(ends_after(options))
     run_options = RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None)

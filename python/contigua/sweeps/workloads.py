@@ -100,7 +100,7 @@ class Workload:
             "emulator": _engine.emulator_options(),
             "workload": dict(self.identity),
             "executable": _digest(executable),
-            "malloc": [preload.name, _digest(preload.library), preload.clock],
+            "malloc": [preload.name, *map(_digest, preload.libraries), preload.clock],
             "seconds": options.seconds,
         }
         if (plan := recorded_plan(options)) is not None:

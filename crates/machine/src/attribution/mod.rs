@@ -6,6 +6,7 @@
 mod locality;
 mod mappings;
 mod phases;
+mod sites;
 mod stacks;
 
 use std::borrow::Cow;
@@ -27,10 +28,11 @@ use crate::Error;
 use locality::{Locality, LocalityRow, MARKS};
 use mappings::{Mapping, Mappings, UNKNOWN};
 use phases::{Phases, PhasesOf};
-use stacks::{Exit, Node, Stacks};
+use sites::{Site, Sites};
+use stacks::{Exit, Node, ROOT, Stacks};
 
 /// Version of the file's form.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// Costs of one instruction, in one mapping, by one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -69,6 +71,7 @@ struct Key {
     mapping: u32,
     thread: u32,
     stack: u32,
+    site: u32,
 }
 
 /// An instruction of the program.
@@ -110,6 +113,9 @@ pub(crate) struct Attribution {
     processes: Vec<u32>,
     blocks: Vec<Known>,
     stacks: Stacks,
+    sites: Sites,
+    /// By process and address: calls of allocators whose stacks are not known.
+    callers: HashMap<(u32, u64), u32, FxBuildHasher>,
     /// Reuse distances, where they are asked for.
     locality: Option<Locality>,
     instructions: Vec<Place>,
@@ -142,6 +148,8 @@ impl Attribution {
             processes: Vec::new(),
             blocks: Vec::new(),
             stacks: Stacks::new(),
+            sites: Sites::new(),
+            callers: HashMap::default(),
             locality: None,
             instructions: vec![nowhere],
             rows: HashMap::default(),
@@ -245,13 +253,15 @@ impl Attribution {
     }
 
     fn add(&mut self, of: Accessed, costs: Costs) {
-        let mapping = self.mappings.find(self.process(of.thread), of.address);
+        let process = self.process(of.thread);
+        let mapping = self.mappings.find(process, of.address);
         let instruction = self.instruction(of.block, of.instruction);
         let key = Key {
             instruction,
             mapping,
             thread: of.thread.0,
             stack: self.stacks.of(of.thread),
+            site: self.sites.find(process, of.address),
         };
         *self.rows.entry(key).or_default() += costs;
         self.phases
@@ -310,10 +320,37 @@ impl Attribution {
         let by = self
             .last_instruction(block)
             .map(|instruction| (instruction, self.stacks.of(thread)));
-        self.mappings.event(self.process(thread), event, call, by);
+        let process = self.process(thread);
+        self.mappings.event(process, event, call, by);
+        self.sites.event(process, event, call);
+        if let Some(&Call::Allocate { range, caller }) = call {
+            let by = self.caller(process, self.stacks.of(thread), caller.get());
+            self.sites.put(process, range, by);
+        }
         if let Some(locality) = &mut self.locality {
             locality.forget_mappings();
         }
+    }
+
+    /// The call of an allocator that returns to an address, and its stack, where that is known: `stack` is
+    /// what the call has made.
+    fn caller(&mut self, process: u32, stack: u32, returns_to: u64) -> (u32, u32) {
+        /// Bytes of the longest call.
+        const LONGEST: u64 = 7;
+        let node = self.stacks.nodes()[stack as usize];
+        let call = self.instructions[node.call as usize].address;
+        if stack != ROOT && (1..=LONGEST).contains(&returns_to.wrapping_sub(call)) {
+            return (node.call, node.parent);
+        }
+        let next = self.instructions.len() as u32;
+        let found = *self.callers.entry((process, returns_to)).or_insert(next);
+        if found == next {
+            // Within the call.
+            let address = returns_to.wrapping_sub(1);
+            let mapping = self.mappings.find(process, address);
+            self.instructions.push(Place { address, mapping });
+        }
+        (found, ROOT)
     }
 
     /// The last instruction of a block, which makes system calls.
@@ -338,7 +375,8 @@ impl Attribution {
         let calls = self.stacks.nodes().iter().map(|node| node.call);
         let makers = self.mappings.all().iter().filter_map(|of| Some(of.by?.0));
         let causes = self.rows.keys().map(|key| key.instruction);
-        let named: BTreeSet<u32> = calls.chain(makers).chain(causes).collect();
+        let askers = self.sites.all().iter().map(|site| site.by.0);
+        let named: BTreeSet<u32> = calls.chain(makers).chain(causes).chain(askers).collect();
         let places: HashMap<_, _, FxBuildHasher> = named.iter().zip(0..).collect();
         let rows = self.rows.iter().map(|(key, costs)| Row {
             instruction: places[&key.instruction],
@@ -346,10 +384,19 @@ impl Attribution {
             thread: key.thread,
             process: self.process(ThreadId(key.thread)),
             stack: key.stack,
+            site: key.site,
             costs: *costs,
         });
         let mut rows: Vec<_> = rows.collect();
-        rows.sort_unstable_by_key(|row| (row.instruction, row.mapping, row.thread, row.stack));
+        rows.sort_unstable_by_key(|row| {
+            (
+                row.instruction,
+                row.mapping,
+                row.thread,
+                row.stack,
+                row.site,
+            )
+        });
         let mappings = self.mappings.all().iter().map(|mapping| MappingRow {
             mapping: Mapping {
                 by: mapping.by.map(|(by, stack)| (places[&by], stack)),
@@ -360,6 +407,10 @@ impl Attribution {
         let stacks = self.stacks.nodes().iter().map(|node| Node {
             call: places[&node.call],
             ..*node
+        });
+        let sites = self.sites.all().iter().map(|site| Site {
+            by: (places[&site.by.0], site.by.1),
+            ..*site
         });
         let generated = self.generated.iter();
         let whole = File {
@@ -376,6 +427,7 @@ impl Attribution {
                 .collect(),
             mappings: mappings.collect(),
             stacks: stacks.collect(),
+            sites: sites.collect(),
             phases: self.phases.written(|instruction| places[&instruction]),
             locality: self.locality.as_ref().map(|locality| LocalityOf {
                 entries: &MARKS,
@@ -437,6 +489,8 @@ struct File<'a> {
     mappings: Vec<MappingRow>,
     instructions: Vec<Place>,
     stacks: Vec<Node>,
+    /// The first one stands for memory of no site.
+    sites: Vec<Site>,
     phases: PhasesOf,
     #[serde(skip_serializing_if = "Option::is_none")]
     locality: Option<LocalityOf>,
@@ -464,6 +518,7 @@ struct Row {
     thread: u32,
     process: u32,
     stack: u32,
+    site: u32,
     #[serde(flatten)]
     costs: Costs,
 }

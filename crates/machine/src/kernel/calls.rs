@@ -134,6 +134,7 @@ impl Kernel {
             | Call::DisableHugePages { .. }
             | Call::WakeWord { .. }
             | Call::Segment { .. }
+            | Call::Allocate { .. }
             | Call::Spawn
             | Call::Exit
             | Call::Other => {}
