@@ -108,9 +108,9 @@ class SweepDocument(TypedDict):
     points: list[SweepPoint]
 
 
-#: Documents that have a schema here, by name; the engine has ``run`` and ``age``.
+#: Documents that have a schema here, by name; the engine has ``run``, ``age`` and ``attribution``.
 DOCUMENTS = {"experiment": ExperimentDocument, "sweep": SweepDocument}
-NAMES = ("run", "age", *DOCUMENTS)
+NAMES = ("run", "age", "attribution", *DOCUMENTS)
 
 
 def schema(name: str) -> dict[str, Any]:

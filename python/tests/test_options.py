@@ -272,6 +272,7 @@ def test_every_option_that_counts_instructions_takes_suffixes(command):
         ({"migrations": -1.0}, "migrations = -1 is out of range: 0 to 10^9"),
         ({"confidence": 1.0}, "confidence = 1 is out of range"),
         ({"goal": 2.0}, "goal = 2 is out of range"),
+        ({"locality": True}, "locality needs a profile"),
         ({"detail": "none"}, "unknown variant `none`"),
         ({"memory": "much"}, "much"),
     ],

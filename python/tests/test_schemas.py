@@ -100,6 +100,18 @@ def test_aged_servers_are_as_their_schema_says(cli):
     assert [at for at in told if not at.startswith(".report.config.")] == []
 
 
+def test_profiles_are_as_their_schema_says():
+    options = contigua.RunOptions(memory="256MiB", detail="translation", locality=True)
+    values = contigua.profile(["/bin/true"], options=options).profiles[0].values
+    assert all(values[key] for key in ("mappings", "rows", "files")) and values["locality"]
+    form = jsonschema.Draft202012Validator(strict(schema("attribution")))
+    form.validate(values)
+    with pytest.raises(jsonschema.ValidationError, match="site"):
+        form.validate({**values, "rows": [{**values["rows"][0], "site": "main"}]})
+    with pytest.raises(jsonschema.ValidationError, match="rows"):
+        form.validate({key: value for key, value in values.items() if key != "rows"})
+
+
 def test_experiments_and_sweeps_are_as_their_schemas_say(tmp_path):
     result = compute(find("tlb-coverage"), "quick", Context(tmp_path, 1, lambda _: None))
     check("experiment", json.loads(result.to_json()))

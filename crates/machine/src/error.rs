@@ -251,6 +251,11 @@ pub enum Error {
          recording have page faults of their own, leave it out"
     )]
     ReportsMappings,
+    /// Reuse distances are part of a profile.
+    #[error(
+        "locality needs a profile to be written to: give profile=FILE, or use `contigua profile`"
+    )]
+    LocalityNeedsProfile,
     /// A stream in which a process is its own child.
     #[error("the event stream has process {0} fork itself: it is damaged; record it again")]
     OwnChild(u32),

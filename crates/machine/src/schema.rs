@@ -38,6 +38,12 @@ pub fn run_reports() -> Schema {
     written::<Vec<Report>>()
 }
 
+/// Of a profile that `contigua profile --save` keeps.
+#[must_use]
+pub fn attribution() -> Schema {
+    written::<crate::attribution::File<'static>>()
+}
+
 /// Of the reports of `contigua age`, an array of a server's report and samples.
 #[must_use]
 pub fn age_reports() -> Schema {

@@ -314,6 +314,7 @@ fn schema(kind: &str) -> PyResult<String> {
         "run" => schemas::run_reports(),
         "document" => schemas::run_document(),
         "age" => schemas::age_reports(),
+        "attribution" => schemas::attribution(),
         other => return Err(engine_error(format!("nothing is a {other:?}"))),
     };
     serde_json::to_string(&schema).map_err(engine_error)

@@ -12,6 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 use contigua_units::PAGE_BYTES;
 use rustc_hash::FxBuildHasher;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Numbers of entries at which misses are exact: two for each power of two up to the largest TLBs,
@@ -115,7 +116,7 @@ impl Stack {
 }
 
 /// Accesses by the distance to the last access to their page.
-#[derive(Clone, Default, Serialize)]
+#[derive(Clone, Default, Serialize, JsonSchema)]
 struct Reuse {
     /// By group: fewer pages lie between than its mark says, and not fewer than the mark before.
     distances: [u64; GROUPS],
@@ -306,13 +307,17 @@ impl Locality {
 }
 
 /// Locality of a mapping.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct LocalityRow {
+    /// The mapping.
     mapping: u32,
+    /// In pages of 4 KB.
     #[serde(rename = "4k")]
     base: Reuse,
+    /// In pages of 64 KB.
     #[serde(rename = "64k")]
     middle: Reuse,
+    /// In pages of 2 MB.
     #[serde(rename = "2m")]
     huge: Reuse,
 }

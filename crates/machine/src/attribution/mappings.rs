@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use contigua_program::syscall::Call;
 use contigua_program::wire::{Event, FileId, ImageKind};
 use contigua_units::{PAGE_BYTES, VirtAddr, VirtRange};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Contents of a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MappingKind {
     /// Addresses of no known mapping: foreign traces tell of none.
@@ -30,7 +31,7 @@ pub enum MappingKind {
 }
 
 /// A mapping, as it was made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Mapping {
     /// The process that made it.
     pub process: u32,

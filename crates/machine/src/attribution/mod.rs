@@ -22,6 +22,7 @@ use contigua_program::syscall::Call;
 use contigua_program::wire::{BlockId, Event, FileId, NAME_WORDS, ProcessId, ThreadId};
 use contigua_units::Cycles;
 use rustc_hash::FxBuildHasher;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::Error;
@@ -35,7 +36,7 @@ use stacks::{Exit, Node, ROOT, Stacks};
 pub const SCHEMA: u32 = 3;
 
 /// Costs of one instruction, in one mapping, by one thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Costs {
     /// Accesses that missed the first-level TLB.
     pub tlb_misses: u64,
@@ -75,8 +76,9 @@ struct Key {
 }
 
 /// An instruction of the program.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Serialize, JsonSchema)]
 struct Place {
+    /// Its address in the run.
     address: u64,
     /// The mapping of its code.
     mapping: u32,
@@ -460,11 +462,15 @@ impl Attribution {
 }
 
 /// The run that a profile is of.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct About<'a> {
+    /// Contigua's version.
     pub version: &'static str,
+    /// Name of the design.
     pub design: &'a str,
+    /// Name of the machine.
     pub machine: &'a str,
+    /// The program and its arguments.
     pub command: &'a [String],
     /// Instructions of the region of interest.
     pub total_instructions: u64,
@@ -478,46 +484,69 @@ pub(crate) struct About<'a> {
     pub tlb_entries: u32,
 }
 
-#[derive(Serialize)]
-struct File<'a> {
+/// A profile as its file has it. What other lists name has its place in a list.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Attribution")]
+pub(crate) struct File<'a> {
+    /// Version of the file's form.
     schema: u32,
     #[serde(flatten)]
     about: &'a About<'a>,
+    /// Instructions whose misses were counted.
     counted_instructions: u64,
+    /// Paths of the files that were mapped.
     files: Vec<Cow<'a, str>>,
+    /// By process: the file that names the code that it generates, as `/tmp/perf-PID.map`.
     generated: BTreeMap<u32, u32>,
+    /// Memory; the first one stands for addresses of no known mapping.
     mappings: Vec<MappingRow>,
+    /// Instructions that others name; the first one stands for none.
     instructions: Vec<Place>,
+    /// Call stacks, each a call in another one; the first one has no calls.
     stacks: Vec<Node>,
     /// The first one stands for memory of no site.
     sites: Vec<Site>,
+    /// Costs over time.
     phases: PhasesOf,
+    /// Reuse distances, with `--locality`.
     #[serde(skip_serializing_if = "Option::is_none")]
     locality: Option<LocalityOf>,
+    /// All costs.
     rows: Vec<Row>,
 }
 
 /// Reuse distances by mapping, below each number of entries and beyond the last.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct LocalityOf {
+    /// The numbers of entries.
     entries: &'static [u64],
+    /// Mappings that were accessed.
     mappings: Vec<LocalityRow>,
 }
 
-#[derive(Serialize)]
+/// A mapping, and its file.
+#[derive(Serialize, JsonSchema)]
 struct MappingRow {
     #[serde(flatten)]
     mapping: Mapping,
+    /// The file, where it is known.
     file: Option<u32>,
 }
 
-#[derive(Serialize)]
+/// Costs of an instruction in some memory, by one thread in one call stack.
+#[derive(Serialize, JsonSchema)]
 struct Row {
+    /// The instruction that accessed memory.
     instruction: u32,
+    /// The mapping of the memory.
     mapping: u32,
+    /// Number of the thread, in the order in which they began.
     thread: u32,
+    /// Number of its process.
     process: u32,
+    /// The stack of the calls that led to the instruction.
     stack: u32,
+    /// The site that asked for the memory.
     site: u32,
     #[serde(flatten)]
     costs: Costs,

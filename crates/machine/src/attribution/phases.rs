@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
 use rustc_hash::FxBuildHasher;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Costs;
@@ -118,27 +119,37 @@ fn halve<K: Copy + Eq + Hash>(cells: &mut Cells<K>) {
 }
 
 /// Costs by phase, as a file has them.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct PhasesOf {
     /// Instructions of a phase.
     instructions: u64,
+    /// Costs of instructions.
     code: Vec<CodePhase>,
+    /// Costs of parts of mappings.
     memory: Vec<MemoryPhase>,
 }
 
-#[derive(Serialize)]
+/// Costs of an instruction in a phase.
+#[derive(Serialize, JsonSchema)]
 struct CodePhase {
+    /// The instruction.
     instruction: u32,
+    /// Number of the phase.
     phase: u32,
     #[serde(flatten)]
     costs: Costs,
 }
 
-#[derive(Serialize)]
+/// Costs of a part of a mapping in a phase.
+#[derive(Serialize, JsonSchema)]
 struct MemoryPhase {
+    /// The mapping.
     mapping: u32,
+    /// The first address of the part.
     start: u64,
+    /// Its bytes.
     bytes: u64,
+    /// Number of the phase.
     phase: u32,
     #[serde(flatten)]
     costs: Costs,

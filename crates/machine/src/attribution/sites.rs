@@ -6,10 +6,11 @@ use contigua_program::syscall::Call;
 use contigua_program::wire::Event;
 use contigua_units::VirtRange;
 use rustc_hash::FxBuildHasher;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Code that asks for blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Site {
     /// The call of the allocator, by its place in the profile's list of instructions, and the stack that it
     /// was made in.

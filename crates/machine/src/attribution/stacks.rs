@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use contigua_program::wire::ThreadId;
 use rustc_hash::FxBuildHasher;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Frames that a stack tells apart; calls below them belong to the deepest one.
@@ -29,7 +30,7 @@ pub enum Exit {
 }
 
 /// A stack: the instruction that called, in the stack that it was called in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Node {
     /// Index of the calling function's stack; that of the root is its own.
     pub parent: u32,

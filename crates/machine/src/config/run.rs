@@ -171,6 +171,9 @@ impl RunConfig {
                 return Err(Error::NeedsTime);
             }
         }
+        if self.locality && self.profile.is_none() {
+            return Err(Error::LocalityNeedsProfile);
+        }
         if let Some(sampling) = &self.sampling {
             sampling.validate().map_err(Error::Sampling)?;
             if self.cores > 1 {
