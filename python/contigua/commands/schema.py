@@ -14,7 +14,8 @@ from contigua.schemas import NAMES, schema
 def schema_command(document: str) -> None:
     """Print the JSON schema of a DOCUMENT that Contigua writes.
 
-    run and age: what their --json writes; attribution: what `profile --save` keeps; experiment: figures.json; sweep: sweep.json. Each has a
-    number, `schema`, which grows when a key goes or changes its meaning.
+    run and age: what their --json writes; attribution: what `profile --save` keeps; experiment:
+    figures.json; sweep: sweep.json. Each has a number, `schema`, which grows when a key goes or
+    changes its meaning.
     """
     click.echo(json.dumps(schema(document), indent=2))
