@@ -3,7 +3,8 @@
     benches/advice.py MACHINE [FOLDER] [PROGRAM...]
 
 MACHINE is this computer's, which `contigua machines measure` writes. Each program is profiled for
-advice in a virtual machine whose host has 4 KB pages (`--host thp`: huge ones); then
+advice in a virtual machine whose host has 4 KB pages (`--host thp`: huge ones) and has mapped all
+its memory before, as one that has run for hours; then
 `contigua-node apply --verify` runs it with and without the advice in turns. FOLDER keeps advice and
 answers: what is there is not run again. Takes the programs, and huge pages on `madvise`.
 """
@@ -34,6 +35,8 @@ WITHIN = 0.05
 DESIGN = """description = "Transparent huge pages in a virtual machine: {enabled}"
 [translation.thp]
 enabled = "{enabled}"
+[host]
+populated = true
 [host.translation.{host}]
 """
 PERL = "my %h; $h{$_ * 7919} = $_ for 1 .. 250000; my $s = 0; $s += $h{$_ * 7919} for 1 .. 250000;"

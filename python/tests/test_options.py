@@ -12,7 +12,7 @@ from click import UsageError
 from click.testing import CliRunner
 
 import contigua
-from contigua import EngineError, RunOptions, _engine
+from contigua import Design, EngineError, RunOptions, _engine, run
 from contigua import cli as cli_module
 from contigua.commands.parameters import CLOCK, DURATION, HOURS
 from contigua.options import file_of
@@ -261,6 +261,22 @@ def test_every_option_that_counts_instructions_takes_suffixes(command):
     assert (sampling.distance, sampling.warm, sampling.detail) == (3000, 4000, 5000)
     ran, _ = command("--skip", "20G20")
     assert ran.exit_code == 2 and "'20G20' is no count" in ran.output
+
+
+def test_a_populated_host_has_no_faults_and_the_same_walks():
+    nested = Design("nested-thp")
+    populated = nested.with_({"host.populated": True}, name="populated")
+    options = RunOptions(memory="256MiB", detail="additive")
+    first, second = (
+        one.values for one in run(["/bin/true"], designs=[nested, populated], options=options)
+    )
+    assert first["kernel"]["faults_host"] > 0 and second["kernel"]["faults_host"] == 0
+    assert second["kernel"]["host_fault_cycles"] == 0
+    less = first["time"]["breakdown"]["kernel"] - second["time"]["breakdown"]["kernel"]
+    # What it maps is in no cache before.
+    assert less == pytest.approx(first["kernel"]["host_fault_cycles"], rel=0.01)
+    for key in ("nested_walks", "references", "walks_4k"):
+        assert second["translation"][key] == first["translation"][key] > 0, key
 
 
 @pytest.mark.parametrize(

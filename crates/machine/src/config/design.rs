@@ -127,4 +127,8 @@ pub struct HostConfig {
     /// Where the host's memory is taken from.
     #[serde(default)]
     pub placement: contigua_frames::Placement,
+    /// The host maps the guest's memory before the program runs, as that of a virtual machine that has used
+    /// all of it: the guest's first touches are no faults of the host.
+    #[serde(default)]
+    pub populated: bool,
 }

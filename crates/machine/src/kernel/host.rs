@@ -30,6 +30,9 @@ pub(super) struct Host {
     policy: Box<dyn MappingPolicy>,
     #[state(skip)]
     has_bitmaps: bool,
+    /// What the host maps was mapped before: no work is seen.
+    #[state(skip)]
+    is_populated: bool,
 }
 
 impl Host {
@@ -86,7 +89,12 @@ impl Host {
             space,
             policy: scheme.policy(),
             has_bitmaps: scheme.has_shadows(),
+            is_populated: config.populated,
         })
+    }
+
+    pub(super) const fn is_populated(&self) -> bool {
+        self.is_populated
     }
 
     pub(super) fn tables(&mut self) -> HostTables<'_> {
@@ -126,6 +134,9 @@ impl Host {
         if !effects.invalidations.is_empty() {
             // Entries that name the guest's addresses do not say whose memory they lead to.
             mmu.flush();
+        }
+        if self.is_populated {
+            return Ok(Cycles::ZERO);
         }
         written.append(&mut effects.written);
         Ok(costs.page_fault_cycles

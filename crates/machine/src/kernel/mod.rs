@@ -292,7 +292,7 @@ impl Kernel {
         let work = host
             .fault(physical, &self.costs, mmu, &mut self.written)
             .map_err(|_| out_of_memory)?;
-        self.counters.faults_host += 1;
+        self.counters.faults_host += u64::from(!host.is_populated());
         self.counters.host_fault_cycles += work;
         Ok(work)
     }
