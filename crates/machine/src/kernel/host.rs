@@ -30,7 +30,7 @@ pub(super) struct Host {
     policy: Box<dyn MappingPolicy>,
     #[state(skip)]
     has_bitmaps: bool,
-    /// What the host maps was mapped before: no work is seen.
+    /// True where all was mapped before, and no work is seen.
     #[state(skip)]
     is_populated: bool,
 }
