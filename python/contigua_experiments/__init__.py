@@ -61,6 +61,7 @@ EXPERIMENTS = [
     "rival-spot",
     "rival-asap",
     "rival-ecpt",
+    "rival-hdc",
 ]
 
 __all__ = [

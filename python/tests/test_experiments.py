@@ -226,6 +226,15 @@ TINY = {
             "cells": {"ecpt": "ecpt-64m", "me-hpt": "me-hpt-64m"},
         },
     },
+    "rival-hdc": {
+        "memory": "256MiB",
+        "parts": {"gups": GUPS},
+        "begin": {
+            "arguments": ["--size", "64MiB", "--stride", "8"],
+            "memory": "512MiB",
+            "cells": {"small": "hdc-4k", "large": "hdc-64m"},
+        },
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

@@ -609,8 +609,21 @@ impl AddressSpace {
             self.shrink_segment(self.segment().base, memory, effects)?;
         }
         self.split_perforated_within(EVERYTHING, memory, effects)?;
-        let shape = self.shape();
-        let mut copy = Self::with(child, shape, memory)?;
+        let child = Self::with(child, self.shape(), memory)?;
+        self.fork_to(child, memory, effects)
+    }
+
+    /// Makes the child, as [`AddressSpace::fork`], of a space of this shape in which nothing is mapped. The parent has
+    /// no segment and no perforated pages.
+    ///
+    /// # Errors
+    /// As for [`AddressSpace::fork`]; what the child had is freed.
+    pub fn fork_to(
+        &mut self,
+        mut copy: Self,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Self, Error> {
         copy.vmas = self.vmas.clone();
         for (range, vma) in copy.vmas.iter().filter(|(_, vma)| vma.backing.is_some()) {
             let range = VirtRange::new(VirtAddr::new(range.start), VirtAddr::new(range.end));

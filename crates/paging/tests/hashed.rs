@@ -152,6 +152,33 @@ fn contiguous_ways_grow_together_elsewhere_and_chunks_one_way_in_place() {
 }
 
 #[test]
+fn an_open_table_reads_few_lines_until_it_is_half_full_and_ends_full() {
+    let open = Hashing {
+        ways: 1,
+        lines: 1 << 13,
+        ..hashing(None)
+    };
+    let mut world = World::new(open);
+    assert_eq!(world.fill(1 << 12), (1 << 12, 0));
+    let hashed = world.table.hashed().unwrap();
+    let reads = |page: u64| {
+        let address = VirtAddr::new(page * APART);
+        let read: Vec<_> = hashed.chain(address, PageSize::Size4K).collect();
+        assert_eq!(
+            read.last().copied(),
+            hashed.place(address, PageSize::Size4K)
+        );
+        read.len() as f64
+    };
+    // Knuth, The Art of Computer Programming 3, section 6.4: half full, 1.5 for what is there.
+    let mean = (0..1 << 12).map(reads).sum::<f64>() / f64::from(1 << 12);
+    assert!((1.3..1.7).contains(&mean), "{mean} reads");
+    let mut world = World::new(open);
+    assert_eq!(world.fill(1 << 14), (1 << 13, 0));
+    assert_eq!(world.taken.values().max(), Some(&Order::new(7)));
+}
+
+#[test]
 fn a_server_without_a_large_free_range_gives_chunks_only() {
     let config = Config::default();
     let layout = Layout::new(1 << 16, 0, 1);
@@ -221,8 +248,11 @@ proptest! {
         steps in prop::collection::vec(step(), 1..400),
         chunk in prop::option::of(Just(Order::BASE)),
         full in 5..90_u32,
+        // One: an open table.
+        ways in 1..5_u32,
     ) {
-        let mut world = World::new(Hashing { full, ..hashing(chunk) });
+        let chunk = chunk.filter(|_| ways > 1);
+        let mut world = World::new(Hashing { full, ways, ..hashing(chunk) });
         let huge = PageSize::Size2M;
         for step in steps {
             match step {

@@ -4,7 +4,7 @@ use contigua_paging::{Leaf, SpaceId};
 use contigua_units::{Cycles, PageSize, PhysAddr, VirtAddr, VirtRange};
 
 use crate::tlb::L2Tlb;
-use crate::walker::{Walked, Walker};
+use crate::walker::{HostFault, Walked, Walker};
 use crate::{
     Access, Error, Evicted, Hardware, MemoryPort, Request, Tables, Translation, Translator,
     TranslatorCounters,
@@ -158,6 +158,27 @@ impl Radix {
             .walker
             .probe(request, entries, tables, port, &mut latency);
         self.finish(walked, request, tables, port, latency)
+    }
+
+    /// Reads an entry of hashed tables before others; `begun` grows by the time. What faults is the host's table.
+    ///
+    /// # Errors
+    /// The fault.
+    pub fn read(
+        &mut self,
+        entry: PhysAddr,
+        begun: &mut Cycles,
+        tables: &mut Tables<'_>,
+        port: &mut dyn MemoryPort,
+    ) -> Result<(), Translation> {
+        let read = self.walker.reference(entry, tables, port, begun);
+        read.map_err(|HostFault(address)| {
+            self.walker.counters.walks_faulting += 1;
+            Translation::Fault {
+                latency: self.l2.latency() + *begun,
+                host: Some(address),
+            }
+        })
     }
 
     /// Bits of storage of hardware that walks no trees, but those of a host.

@@ -19,7 +19,7 @@ const PAGES: u64 = 1 << 14;
 const FRAMES: u64 = 1 << 10;
 
 /// Frames of hashed tables, behind the pages.
-const TABLES: u64 = 1 << 11;
+const TABLES: u64 = 1 << 13;
 
 /// A process on one core, whose pages all are mapped, used and written.
 struct World {
@@ -373,4 +373,24 @@ fn walk_tables_tell_which_ways_to_read() {
     assert_eq!(reads(&mut world, PAGES), 1);
     world.mmu.flush();
     assert_eq!(reads(&mut world, 0), 6);
+}
+
+#[test]
+fn a_walk_of_an_open_table_is_nearly_one_read() {
+    let (walks, reads) = random_walks("hdc", "huge = { enabled = \"never\" }", false);
+    assert!(walks > 10_000 && reads >= walks, "{reads} of {walks}");
+    // 2,048 lines are in a table of 256 K.
+    assert!(reads < walks * 102 / 100, "{reads} reads of {walks} walks");
+    // Half full, it reads half as many again.
+    let (walks, reads) = random_walks(
+        "hdc",
+        "huge = { enabled = \"never\" }\nsize = \"256KiB\"",
+        false,
+    );
+    assert!(
+        reads > walks * 13 / 10 && reads < walks * 17 / 10,
+        "{reads} of {walks}"
+    );
+    let cold = World::new("hdc", "huge = { enabled = \"never\" }", false).read_by(PAGES / 2, 0);
+    assert_eq!(cold, 7 + 2 + 100);
 }

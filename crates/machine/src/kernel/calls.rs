@@ -318,9 +318,24 @@ impl Kernel {
     fn fork(&mut self, child: ProcessId, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
         let ended = self.end_process(child, mmu);
         let id = self.unused_space();
+        let shape = self.running().shape();
+        let mut work = Cycles::ZERO;
+        // Tables that want contiguous memory, for which pages may move.
+        let mut prepared = None;
+        if shape.hashing.is_some() {
+            let out_of_memory = self.out_of_memory();
+            let made = AddressSpace::with(id, shape, &mut self.memory);
+            let mut child = made.map_err(|_| out_of_memory)?;
+            let (grown, moves) = self.grow_table_of(&mut child);
+            work += grown + self.follow_and_clear(moves, mmu);
+            prepared = Some(child);
+        }
         let mut copy = None;
-        let work = self.change(mmu, |space, memory, effects, _| {
-            copy = Some(space.fork(id, memory, effects)?);
+        work += self.change(mmu, |space, memory, effects, _| {
+            copy = Some(match prepared.take() {
+                Some(child) => space.fork_to(child, memory, effects)?,
+                None => space.fork(id, memory, effects)?,
+            });
             Ok(())
         })?;
         if let Some(copy) = copy {

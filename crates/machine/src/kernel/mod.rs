@@ -532,14 +532,21 @@ impl Kernel {
 
     /// Gives contiguous memory to the running program's hashed tables, if they want to grow; the work that it took.
     fn grow_table(&mut self, mmu: &mut Mmus) -> Cycles {
-        let wants =
-            |space: &AddressSpace| space.table().hashed().is_some_and(Hashed::wants_to_grow);
-        let Some(space) = self.spaces[usize::from(self.current.0)]
-            .as_mut()
-            .filter(|space| wants(space))
-        else {
+        let index = usize::from(self.current.0);
+        let wants = |space: &mut AddressSpace| {
+            let hashed = space.table().hashed();
+            hashed.is_some_and(Hashed::wants_to_grow)
+        };
+        let Some(mut space) = self.spaces[index].take_if(wants) else {
             return Cycles::ZERO;
         };
+        let (work, moves) = self.grow_table_of(&mut space);
+        self.spaces[index] = Some(space);
+        work + self.follow_and_clear(moves, mmu)
+    }
+
+    /// Gives contiguous memory to a space's hashed tables; the work that it took, and what moved for it.
+    fn grow_table_of(&mut self, space: &mut AddressSpace) -> (Cycles, Vec<Move>) {
         let mut moves = core::mem::take(&mut self.moves);
         let before = self.memory.pressure().all().total.get();
         let mut effects = Effects::default();
@@ -552,12 +559,10 @@ impl Kernel {
         counters.table_growths_failed += growth.failures;
         counters.table_largest_block = counters.table_largest_block.max(growth.largest_block);
         let stalled = self.memory.pressure().all().total.get() - before;
-        let work = self.follow(&moves, mmu);
-        moves.clear();
-        self.moves = moves;
-        work + self.costs.zero_4k_cycles * effects.zeroed_4k
+        let work = self.costs.zero_4k_cycles * effects.zeroed_4k
             + entry_work(&self.costs, &effects)
-            + Nanoseconds::new(stalled).at(self.clock)
+            + Nanoseconds::new(stalled).at(self.clock);
+        (work, moves)
     }
 
     fn change_once(

@@ -47,7 +47,7 @@ impl Kernel {
         self.follow_and_clear(moves, mmu)
     }
 
-    fn follow_and_clear(&mut self, mut moves: Vec<Move>, mmu: &mut Mmus) -> Cycles {
+    pub(super) fn follow_and_clear(&mut self, mut moves: Vec<Move>, mmu: &mut Mmus) -> Cycles {
         let work = self.follow(&moves, mmu);
         moves.clear();
         self.moves = moves;

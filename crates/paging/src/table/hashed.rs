@@ -6,6 +6,8 @@
 //! and lines go over one by one, as others are inserted: a pointer in each way tells which have. Ways are
 //! contiguous, or in chunks (ME-HPT: Stojkovic and others, HPCA 2023): then they grow in place and one at a time.
 //!
+//! A table of one way is an open one (Yaniv and Tsafrir, SIGMETRICS 2016): contiguous, as large as it will ever be.
+//!
 //! The memory comes from whoever grows the table ([`PageTable::grow`](super::PageTable::grow)). Without it, a table stays
 //! as it is: insertion fails when no line can be moved out of the way. Hash functions are ours; with one bit
 //! more of the hash in ways of twice the size, lines that go over meet no others. Tables do not shrink.
@@ -35,7 +37,8 @@ const RETRY: u64 = 64;
 /// The shape of hashed tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Plain)]
 pub struct Hashing {
-    /// Ways of each table; at most [`MAX_WAYS`].
+    /// Ways of each table; at most [`MAX_WAYS`]. A single one is an open table, which does not grow: a line lies in the
+    /// first free place from that of its hash on.
     pub ways: u32,
     /// Lines of a way at first; a power of two, of at least a page.
     pub lines: u64,
@@ -115,6 +118,7 @@ fn order_of(lines: u64) -> Order {
 }
 
 impl Way {
+    /// The place that a line's hash tells.
     fn place(&self, line: u64, way: usize) -> usize {
         let hash = hash(line, way);
         let old = hash & (self.lines - 1);
@@ -125,9 +129,9 @@ impl Way {
         place as usize
     }
 
-    /// Physical address of a line's place.
-    fn address(&self, line: u64, way: usize) -> PhysAddr {
-        let place = self.place(line, way) as u64;
+    /// Physical address of a place.
+    fn address(&self, place: usize) -> PhysAddr {
+        let place = place as u64;
         let old = place & (self.lines - 1);
         let went = self.pointer.is_some_and(|pointer| old < pointer);
         let (blocks, lines) = if went && !self.next.is_empty() {
@@ -139,6 +143,39 @@ impl Way {
         };
         let each = lines / blocks.len() as u64;
         blocks[(place / each) as usize].address() + place % each * LINE_BYTES
+    }
+
+    /// Places from that of a line's hash on, around the end.
+    fn chain(&self, line: u64) -> impl Iterator<Item = usize> + use<> {
+        let (first, last) = (self.place(line, 0), self.lines as usize - 1);
+        (0..=last).map(move |step| (first + step) & last)
+    }
+
+    /// The place of a line in an open table, or the one that it would have; none where all others are in use.
+    fn seek(&self, line: u64) -> Option<usize> {
+        self.chain(line).find(|&place| {
+            let found = self.places[place];
+            found == 0 || found >> PAGES == line
+        })
+    }
+
+    /// Moves lines of an open table into a place that has become free, so that look-ups find them; how many.
+    fn close(&mut self, mut free: usize) -> u64 {
+        let last = self.lines as usize - 1;
+        let (mut at, mut moves) = (free, 0);
+        loop {
+            at = (at + 1) & last;
+            let line = self.places[at];
+            if line == 0 || at == free {
+                return moves;
+            }
+            // As far from its hash's place as the free place is from it, or farther.
+            let home = self.place(line >> PAGES, 0);
+            if at.wrapping_sub(home) & last >= at.wrapping_sub(free) & last {
+                self.places[free] = std::mem::take(&mut self.places[at]);
+                (free, moves) = (at, moves + 1);
+            }
+        }
     }
 
     /// Lets one place go over; says whether a line moved.
@@ -168,6 +205,12 @@ impl Way {
 
 impl Table {
     fn find(&self, line: u64) -> Option<(usize, usize)> {
+        if let [way] = &self.ways[..] {
+            return way
+                .seek(line)
+                .filter(|&place| way.places[place] != 0)
+                .map(|place| (0, place));
+        }
         (0..self.ways.len()).find_map(|number| {
             let way = &self.ways[number];
             let place = way.place(line, number);
@@ -178,6 +221,13 @@ impl Table {
 
     /// Puts a line in, and moves others for it; how many. Nothing is changed where that fails.
     fn put(&mut self, line: Line) -> Option<u64> {
+        if let [way] = &mut self.ways[..] {
+            let place = way.seek(line >> PAGES)?;
+            way.places[place] = line;
+            way.used += 1;
+            self.used += 1;
+            return Some(0);
+        }
         (0..ATTEMPTS).find_map(|attempt| self.try_to_put(line, attempt * MOST_MOVES))
     }
 
@@ -267,7 +317,22 @@ impl Hashed {
     ) -> impl Iterator<Item = PhysAddr> + '_ {
         let (line, _) = line_of(address, size);
         let ways = self.tables[size as usize].ways.iter().enumerate();
-        ways.map(move |(number, way)| way.address(line, number))
+        ways.map(move |(number, way)| way.address(way.place(line, number)))
+    }
+
+    /// Addresses of the lines of an open table that a look-up for a page reads, one after another: up to that of
+    /// the page, or one that is free.
+    pub fn chain(&self, address: VirtAddr, size: PageSize) -> impl Iterator<Item = PhysAddr> + '_ {
+        let (line, _) = line_of(address, size);
+        let way = self.tables[size as usize].ways.first();
+        way.into_iter().flat_map(move |way| {
+            let last = way.seek(line);
+            let mut ended = false;
+            let read = way
+                .chain(line)
+                .take_while(move |&place| !std::mem::replace(&mut ended, Some(place) == last));
+            read.map(|place| way.address(place))
+        })
     }
 
     /// Address of the line of a page that is mapped.
@@ -275,8 +340,8 @@ impl Hashed {
     pub fn place(&self, address: VirtAddr, size: PageSize) -> Option<PhysAddr> {
         let (line, _) = line_of(address, size);
         let table = &self.tables[size as usize];
-        let (way, _) = table.find(line)?;
-        Some(table.ways[way].address(line, way))
+        let (way, place) = table.find(line)?;
+        Some(table.ways[way].address(place))
     }
 
     /// Returns true if there are pages of a size.
@@ -330,6 +395,9 @@ impl Hashed {
             *entry &= !page;
             if *entry & ((1 << PAGES) - 1) == 0 {
                 *entry = 0;
+                if let [way] = &mut table.ways[..] {
+                    self.moves += way.close(place);
+                }
                 table.ways[way].used -= 1;
                 table.used -= 1;
             }
@@ -350,6 +418,9 @@ impl Hashed {
 
     fn wants(&self, size: PageSize) -> bool {
         let table = &self.tables[size as usize];
+        if self.hashing.ways == 1 {
+            return table.is_wanted && table.ways.is_empty();
+        }
         let limit = table.places() * u64::from(self.hashing.full) / 100;
         let is_full = table.used > limit && table.used >= table.retry && !table.ways.is_empty();
         table.is_wanted || is_full && !table.is_growing()
@@ -358,7 +429,7 @@ impl Hashed {
     /// Gives memory to the tables that want it, as far as there is some.
     pub(super) fn grow(&mut self, take: &mut dyn FnMut(Order) -> Option<Frame>) -> Growth {
         let mut growth = Growth::default();
-        if self.walk_tables.is_none() {
+        if self.walk_tables.is_none() && self.hashing.ways > 1 {
             self.walk_tables = take(WALK_ORDER);
             growth.frames += self
                 .walk_tables

@@ -150,6 +150,8 @@ schemes! {
     asap: Asap, "asap";
     /// Hashed page tables that are read at once.
     ecpt: Ecpt, "ecpt";
+    /// An open hashed page table.
+    hdc: Hdc, "hdc";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }

@@ -132,6 +132,7 @@ pub fn schemes() -> Vec<Tested> {
         ("amd-coalescing", "group_log2 = 3"),
         ("spot", "least_pages = 1\nconfidence = 0"),
         ("ecpt", "way = \"4KiB\"\nfull_percent = 10"),
+        ("hdc", "size = \"16KiB\"\nhuge.enabled = \"always\""),
         (
             "ecpt",
             "way = \"4KiB\"\nchunk = \"4KiB\"\nfull_percent = 10\nways = 4",
@@ -139,6 +140,8 @@ pub fn schemes() -> Vec<Tested> {
     ];
     let listed = SchemeConfig::NAMES.iter().map(|&name| match name {
         "hugetlb" => (name, "page = \"2m\""),
+        // Memory is small.
+        "hdc" => (name, "size = \"64KiB\""),
         _ => (name, ""),
     });
     let all = listed.chain(variants);
