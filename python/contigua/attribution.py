@@ -291,7 +291,8 @@ class Attribution:
         """Names of the mappings: what they hold, how large they are, who made them.
 
         A name has as many of the functions that made the mapping, innermost first, as tell it from
-        others; then a number where that is not enough.
+        others; then a number where that is not enough. Of more than :data:`MOST_ALIKE` small ones
+        that the same calls made, all have one name.
         """
         values = self._values["mappings"]
         stacks = _stacks_of(values)
@@ -301,7 +302,20 @@ class Attribution:
             for index, mapping in enumerate(values)
         ]
         shown = _told_apart(names, chains)
-        return _numbered(shown, [mapping["file"] is None for mapping in values])
+        shown = _numbered(shown, [mapping["file"] is None for mapping in values])
+        alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for index, (mapping, chain) in enumerate(zip(values, chains, strict=True)):
+            if chain and mapping["bytes"] < HUGE_BYTES:
+                alike[mapping["kind"], *chain].append(index)
+        many = [indices for indices in alike.values() if len(indices) > MOST_ALIKE]
+        kinds = [values[indices[0]]["kind"] for indices in many]
+        makers = _told_apart([""] * len(many), [chains[indices[0]] for indices in many])
+        for indices, kind, by in zip(many, kinds, makers, strict=True):
+            sizes = sorted(values[index]["bytes"] for index in indices)
+            ends = dict.fromkeys((size_text(sizes[0]), size_text(sizes[-1])))
+            for index in indices:
+                shown[index] = f"{_what(kind)} {' to '.join(ends)}{by}, {len(indices):,} mappings"
+        return shown
 
     @cached_property
     def sites(self) -> list[str]:
@@ -327,8 +341,7 @@ class Attribution:
             if before.get("file") is not None:
                 return f"{self._values['files'][before['file']]} (bss)"
             return "[image]"
-        what = {"thread-stack": "thread stack", "hugetlb": "HugeTLB"}.get(kind, kind)
-        return f"{what} {size_text(mapping['bytes'])}"
+        return f"{_what(kind)} {size_text(mapping['bytes'])}"
 
     def _made_by(self, mapping: Mapping[str, Any]) -> list[str]:
         """Return the functions that made a mapping, innermost first, without the C library's."""
@@ -504,6 +517,10 @@ def _nowhere(address: int) -> Frame:
     return Frame(f"[generated {address >> 12 << 12:#x}]", "[generated]", "", address)
 
 
+def _what(kind: str) -> str:
+    return {"thread-stack": "thread stack", "hugetlb": "HugeTLB"}.get(kind, kind)
+
+
 def _chain(chain: Sequence[str], depth: int) -> str:
     return f" by {' < '.join(chain[:depth])}" if chain else ""
 
@@ -548,6 +565,10 @@ def _stacks_of(mappings: Sequence[Mapping[str, Any]]) -> set[int]:
 
 #: Functions that the name of a mapping has at most.
 DEEPEST = 3
+#: Mappings below 2 MB, made by the same calls, that have names of their own.
+MOST_ALIKE = 100
+#: Bytes of a huge page.
+HUGE_BYTES = 2 << 20
 #: Functions by which programs ask for memory.
 PLUMBING = ("malloc", "calloc", "realloc", "mmap", "mmap64", "sbrk", "brk", "operator new")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
 from html import escape
 from importlib import resources
 from typing import Any
 
-from contigua.attribution import KEYS, METRICS, Attribution, Frame
+from contigua.attribution import HUGE_BYTES, KEYS, METRICS, Attribution, Cell, Costs, Frame
 from contigua.listing import Line, listings
 from contigua.locality import NAMES, PAGES, Locality, locality_rows
 from contigua.page import Page
@@ -33,6 +34,8 @@ GROUPS = {
     "library": "library",
     "thread": "thread",
 }
+#: Parts of memory of one name that are drawn.
+MOST_PARTS = 256
 #: Mappings whose locality is shown.
 MOST = 25
 
@@ -172,21 +175,27 @@ def _content(profiles: Sequence[Attribution]) -> dict[str, Any]:
 
         return [[[line.place, line.text, numbers(line.frames)] for line in run] for run in runs]
 
-    designs = [
-        [
-            {
-                "stack": stacks[tuple(frames[frame] for frame in (*row.calls, row.at))],
-                "labels": {key: labels[KEYS[key](row)] for key in _groups(profile)},
-                "costs": asdict(row.costs),
-            }
-            for row in profile.rows()
-        ]
-        for profile in profiles
-    ]
+    designs = []
+    for profile in profiles:
+        keys = _groups(profile)
+        sums: dict[tuple[int, ...], Costs] = defaultdict(Costs)
+        for row in profile.rows():
+            stack = stacks[tuple(frames[frame] for frame in (*row.calls, row.at))]
+            sums[stack, *(labels[KEYS[key](row)] for key in keys)] += row.costs
+        designs.append(
+            [
+                {
+                    "stack": stack,
+                    "labels": dict(zip(keys, names, strict=True)),
+                    "costs": asdict(costs),
+                }
+                for (stack, *names), costs in sums.items()
+            ]
+        )
     phases = [
         [
             [labels[cell.mapping], cell.start, cell.size, cell.phase, *astuple(cell.costs)]
-            for cell in profile.memory_over_time
+            for cell in _drawn(profile.memory_over_time)
         ]
         for profile in profiles
     ]
@@ -210,6 +219,21 @@ def _content(profiles: Sequence[Attribution]) -> dict[str, Any]:
         "metrics": list(METRICS),
         "locality": _curves(profiles[0]) if profiles[0].localities else None,
     }
+
+
+def _drawn(cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Return cells, those of one name by blocks of 2 MB where they are too many to draw."""
+    starts: dict[str, set[int]] = defaultdict(set)
+    for cell in cells:
+        starts[cell.mapping].add(cell.start)
+    sums: dict[tuple[str, int, int, int], Costs] = defaultdict(Costs)
+    for cell in cells:
+        at, size = cell.start, cell.size
+        if len(starts[cell.mapping]) > MOST_PARTS and size < HUGE_BYTES:
+            at, size = at // HUGE_BYTES * HUGE_BYTES, HUGE_BYTES
+        sums[cell.mapping, at, size, cell.phase] += cell.costs
+    for (name, at, size, phase), costs in sums.items():
+        yield Cell(name, at, size, phase, costs)
 
 
 def perfetto(profile: Attribution, metric: str) -> str:

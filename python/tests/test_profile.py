@@ -262,6 +262,27 @@ def test_the_memory_that_misses_in_python_is_a_dict(tmp_path: Path) -> None:
     assert re.match(r"anonymous [12]\d MB", name), reads[:4]
 
 
+def test_ten_thousand_mappings_of_one_maker_are_one_row(tmp_path: Path) -> None:
+    source = tmp_path / "many.c"
+    source.write_text(
+        "#include <sys/mman.h>\n"
+        "__attribute__((noipa)) static char *make(int i) {\n"
+        "    char *made = mmap(0, 4096 * (2 + i % 7), 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n"
+        "    mprotect(made, 4096, PROT_NONE); made[4096] = i; return made + 4096; }\n"
+        "int main(void) { static char *all[10000]; int sum = 0;\n"
+        "    for (int i = 0; i < 10000; i++) all[i] = make(i);\n"
+        "    for (int i = 0; i < 40000; i++) sum += *all[i * 7919 % 10000];\n"
+        "    return sum == 1; }\n"
+    )
+    program = tmp_path / "many"
+    subprocess.run(["gcc", "-g", "-O1", "-o", program, source], check=True)
+    found = profile([str(program)], options=replace(OPTIONS, detail="translation"))
+    base = found.profiles[0]
+    assert first(base, "mapping") == ("anonymous 8 KB to 32 KB by make (many.c:3), 10,000 mappings")
+    # Blocks of 2 MB are drawn, not each mapping.
+    assert len(page_of(found.profiles, [])) < 2_000_000
+
+
 def test_the_page_and_speedscope_have_every_cycle(hashed: Profiled) -> None:
     page = page_of(hashed.profiles, hashed.sentences())
     assert "read_at_random" in page and "http" not in page.replace("http-equiv", "")
