@@ -577,7 +577,7 @@ def _is_plumbing(frame: Frame) -> bool:
     name = frame.function
     return (
         frame.library.startswith(
-            ("libc.so", "libc-", "ld-linux", "libstdc++", "libcontigua_malloc")
+            ("libc.so", "libc-", "ld-linux", "libstdc++", "libcontigua_malloc", "libcontigua_sites")
         )
         or frame.library == "[generated]"
         or name.startswith(PLUMBING)

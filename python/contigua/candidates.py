@@ -166,7 +166,8 @@ class _Search:
         if not is_most or size < HUGE or len(processes) > 1:
             name = members[0][0].name
             if len(members) > 1:
-                name = f"each of {len(members)} mappings: {name.split(' #')[0]}"
+                kind = f"{len(members)} mappings of {size_text(size)}"
+                name = f"each of {kind}: {name.split(' #')[0]}"
             rule = Rule(size, 0, len(alike), callers)
             advised = tuple(mapped.advised for mapped in alike)
             yield Candidate(Change(name, "huge-pages", rule), total, advised)

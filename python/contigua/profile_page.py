@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from contigua.attribution import HUGE_BYTES, KEYS, METRICS, Attribution, Cell, Costs, Frame
+from contigua.attribution import KEYS, METRICS, Attribution, Cell, Costs, Frame
 from contigua.listing import Line, listings
 from contigua.locality import NAMES, PAGES, Locality, locality_rows
 from contigua.page import Page
@@ -34,8 +34,6 @@ GROUPS = {
     "library": "library",
     "thread": "thread",
 }
-#: Parts of memory of one name that are drawn.
-MOST_PARTS = 256
 #: Mappings whose locality is shown.
 MOST = 25
 
@@ -222,16 +220,10 @@ def _content(profiles: Sequence[Attribution]) -> dict[str, Any]:
 
 
 def _drawn(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """Return cells, those of one name by blocks of 2 MB where they are too many to draw."""
-    starts: dict[str, set[int]] = defaultdict(set)
-    for cell in cells:
-        starts[cell.mapping].add(cell.start)
+    """Return cells; those of one name, place and phase are added up."""
     sums: dict[tuple[str, int, int, int], Costs] = defaultdict(Costs)
     for cell in cells:
-        at, size = cell.start, cell.size
-        if len(starts[cell.mapping]) > MOST_PARTS and size < HUGE_BYTES:
-            at, size = at // HUGE_BYTES * HUGE_BYTES, HUGE_BYTES
-        sums[cell.mapping, at, size, cell.phase] += cell.costs
+        sums[cell.mapping, cell.start, cell.size, cell.phase] += cell.costs
     for (name, at, size, phase), costs in sums.items():
         yield Cell(name, at, size, phase, costs)
 

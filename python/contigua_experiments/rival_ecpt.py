@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,10 @@ from contigua_experiments.running import Cell, run_cells
 if TYPE_CHECKING:
     from contigua.page import Page
     from contigua_experiments.running import Values
+
+
+#: A server without memory for tables ends a program before so many instructions: at its first page.
+FIRST = 1000
 
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
@@ -42,13 +47,19 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
         values["contiguity"] = 100 * (1 - chunk / most)
     # None of them may be missing for want of memory in general.
     if not stopped and {"ecpt", "me-hpt", "me-hpt full"} <= begun.keys():
-        values["stopped"] = float("ecpt full" in unbegun)
+        values["stopped"] = float(has_not_begun(unbegun.get("ecpt full", "")))
         values["chunks_failed"] = kernel(begun["me-hpt full"], "table_growths_failed")
 
     def illustrate(page: Page) -> None:
         rivals.picture(page, found, "Latency of walks", "cycles", latency)
 
     return Outcome(values, illustrate, sheets=sheets)
+
+
+def has_not_begun(why: str) -> bool:
+    """Say if a program's server had no memory for its first pages."""
+    at = re.search(r"ran out of its \S+ of memory at instruction ([\d,]+)", why)
+    return at is not None and int(at[1].replace(",", "")) < FIRST
 
 
 def let_grow(

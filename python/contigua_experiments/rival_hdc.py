@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua_experiments import rivals
 from contigua_experiments.base import Context, Outcome
-from contigua_experiments.rival_ecpt import TABLE_COLUMNS, latency, let_grow, reads
+from contigua_experiments.rival_ecpt import TABLE_COLUMNS, has_not_begun, latency, let_grow, reads
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -32,7 +32,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     sheets.append(rivals.sheet({"begin": begun}, TABLE_COLUMNS))
     if {"small", "large"} <= begun.keys():
         values["small"] = float("small full" in begun)
-        values["stopped"] = float("large full" in unbegun)
+        values["stopped"] = float(has_not_begun(unbegun.get("large full", "")))
 
     def illustrate(page: Page) -> None:
         rivals.picture(page, found, "Latency of walks", "cycles", latency)

@@ -16,6 +16,7 @@ from contigua import Design, EngineError, RunOptions, _engine, run
 from contigua import cli as cli_module
 from contigua.commands.parameters import CLOCK, DURATION, HOURS
 from contigua.options import file_of
+from contigua.presets import designs
 from contigua.results import Results
 from contigua.run_spec import document
 from contigua.sampling import Sampling
@@ -261,6 +262,19 @@ def test_every_option_that_counts_instructions_takes_suffixes(command):
     assert (sampling.distance, sampling.warm, sampling.detail) == (3000, 4000, 5000)
     ran, _ = command("--skip", "20G20")
     assert ran.exit_code == 2 and "'20G20' is no count" in ran.output
+
+
+def test_a_program_with_children_runs_under_each_design():
+    # An event ring has at most 32 readers.
+    every = designs.names()
+    for names in (every[:30], every[30:]):
+        results = run(
+            ["sh", "-c", "/bin/true; /bin/true"],
+            designs=names,
+            options=RunOptions(memory="1GiB", detail="translation"),
+        )
+        assert all(report.values["complete"] for report in results)
+        assert {report.values["program"]["processes"] for report in results} == {3}
 
 
 def test_a_populated_host_has_no_faults_and_the_same_walks():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shlex
 import shutil
@@ -134,6 +135,55 @@ def test_operator_new_is_asked_by_its_caller(tmp_path: Path) -> None:
     sample = Sampling(distance=3_000_000, warm=20_000)
     sampled = profile([str(program)], options=replace(options, sample=sample)).profiles[0]
     assert name in sampled.sites, sampled.sites
+
+
+@needs_sites
+def test_blocks_of_every_kind_of_allocation_are_told(tmp_path: Path) -> None:
+    source = tmp_path / "kinds.cpp"
+    source.write_text(
+        "#include <malloc.h>\n#include <stdlib.h>\n#include <new>\n"
+        "struct alignas(64) wide { char bytes[1 << 20]; };\n"
+        "template <class F> __attribute__((noipa)) void touch(F make) {\n"
+        "    auto made = (volatile char *)make();\n"
+        "    for (int i = 0; i < 1 << 20; i += 4096) made[i] = 1; }\n"
+        "int main() {\n"
+        "    touch([] { return new (std::nothrow) char[1 << 20]; });\n"
+        "    touch([] { return new wide; });\n"
+        "    touch([] { return valloc(1 << 20); });\n"
+        "    touch([] { return memalign(64, 1 << 20); });\n"
+        "    touch([] { return aligned_alloc(64, 1 << 20); });\n"
+        "    touch([] { return calloc(2, 1 << 19); });\n"
+        "    touch([] { return realloc(malloc(1), 1 << 20); });\n"
+        "    touch([] { void *p; return posix_memalign(&p, 64, 1 << 20) ? nullptr : p; });\n"
+        "    volatile long most = 1L << 60;\n"
+        "    try { char *volatile p = new char[most]; } catch (std::bad_alloc &) { return 0; }\n"
+        "    return 1; }\n"
+    )
+    program = tmp_path / "kinds"
+    subprocess.run(["g++", "-g", "-O1", "-std=c++17", "-o", program, source], check=True)
+    for malloc in ("libc", "contigua"):
+        options = replace(OPTIONS, detail="translation", sites=True, malloc=malloc)
+        found = profile([str(program)], options=options)
+        assert found.results.exit_code == 0
+        base = found.profiles[0]
+        touched = [site for (site,), costs in base.by("site") if costs.faults >= 200]
+        lines = {line for site in touched for line in re.findall(r"kinds.cpp:(\d+)", site)}
+        assert lines >= {str(line) for line in range(9, 17)}, (malloc, touched)
+        # Mappings are the program's, not those of the library that tells.
+        assert not any("lib.rs" in name for name in base.mappings), base.mappings
+
+
+@needs_sites
+def test_a_program_that_loads_cpp_later_goes_on(tmp_path: Path) -> None:
+    source = tmp_path / "later.cpp"
+    source.write_text('#include <string>\nextern "C" int run() { return *new int(7); }\n')
+    library = tmp_path / "later.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+    script = f"import ctypes; print(ctypes.CDLL('{library}').run())"
+    variables = {**os.environ, "LD_PRELOAD": str(find_library(SITES))}
+    command = ["/usr/bin/python3", "-c", script]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == "7\n"
 
 
 @needs_sites

@@ -98,7 +98,7 @@ impl AddressSpace {
             let root = obtain(FrameClass::PageTable, memory).ok_or(Error::OutOfMemory)?;
             PageTable::with(root, shape.levels, shape.has_shadows)
         };
-        let mut space = Self {
+        Ok(Self {
             id,
             vmas: RangeMap::new(),
             table,
@@ -114,14 +114,7 @@ impl AddressSpace {
             lazily_freed: VecDeque::new(),
             pass_position: 0,
             patch_position: 0,
-        };
-        // What is free is taken at once; whoever lets pages move for more grows the table later.
-        let free = |order, memory: &mut Memory| {
-            let request = Request::new(order, FrameClass::PageTable);
-            (order <= Order::BUDDY_MAX).then(|| memory.allocate(&request))?
-        };
-        space.grow_table(free, memory, &mut Effects::default());
-        Ok(space)
+        })
     }
 
     /// Lets hashed tables that want to grow take blocks. Where there are too few, they stay as they are.

@@ -4,7 +4,8 @@
 //! of each block by a `prctl` that no kernel knows ([`TOLD`]), whose arguments the lab's plugin sees: address, size
 //! and return address. That blocks are freed is not told: later ones at their addresses replace them.
 //!
-//! Nothing here allocates or takes a lock.
+//! Nothing here allocates. The allocator's functions are looked up before the program's code runs, which takes the
+//! loader's lock; later only C++'s operators of a library that is loaded later.
 
 #![no_std]
 
@@ -26,7 +27,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// First argument of the `prctl`: "sITE". `contigua_program::syscall` has the same number.
 const TOLD: usize = 0x7349_5445;
 
-/// A function of the allocator behind this library, found at its first call.
+/// A function of the allocator behind this library.
 struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -40,16 +41,48 @@ impl Next {
         }
     }
 
+    /// Looks it up behind this library.
+    fn find(&self) -> *mut c_void {
+        // SAFETY: the name is NUL-terminated.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+
     /// Its address; null where the allocator does not have it.
     fn get(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
             return known;
         }
-        // SAFETY: the name is NUL-terminated.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let mut found = self.find();
+        // C++ that a C program loads is behind no library that was there from the start.
+        for library in [c"libstdc++.so.6", c"libc++.so.1"] {
+            if found.is_null() {
+                let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+                // SAFETY: names are NUL-terminated; what is not loaded has no handle.
+                found = unsafe {
+                    let handle = libc::dlopen(library.as_ptr(), flags);
+                    if handle.is_null() {
+                        continue;
+                    }
+                    libc::dlsym(handle, self.name.as_ptr())
+                };
+            }
+        }
         self.address.store(found, Ordering::Relaxed);
         found
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+/// Looks up all functions, before the program's own code runs.
+extern "C" fn start() {
+    for next in ALL {
+        next.find();
     }
 }
 
@@ -99,16 +132,17 @@ macro_rules! allocates {
         mod $name {
             use super::*;
 
-            static NEXT: Next = Next::new(
+            pub static NEXT: Next = Next::new(
                 match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => name,
                     Err(_) => panic!("a name without NUL"),
                 },
             );
 
-            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
 
-            unsafe extern "C" fn call($($argument: $type,)* caller: usize) -> $result {
+            // C++'s operators throw.
+            unsafe extern "C-unwind" fn call($($argument: $type,)* caller: usize) -> $result {
                 let next = NEXT.get();
                 assert!(!next.is_null(), "an allocator without its functions");
                 // SAFETY: the allocator's function has the type of this one.
@@ -125,14 +159,17 @@ macro_rules! allocates {
             /// As of the allocator's.
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
                 #[cfg(target_arch = "x86_64")]
                 naked_asm!("endbr64", concat!("mov ", $caller, ", [rsp]"), "jmp {call}", call = sym call);
                 #[cfg(target_arch = "aarch64")]
                 naked_asm!("hint #34", concat!("mov ", $caller_arm, ", x30"), "b {call}", call = sym call);
             }
         }
-    )*};
+    )*
+        /// All of them.
+        static ALL: &[&Next] = &[$(&$name::NEXT),*];
+    };
 }
 
 allocates! {
@@ -149,8 +186,18 @@ allocates! {
             0 => unsafe { *place },
             _ => null_mut(),
         }, bytes;
-    // `operator new(unsigned long)`, `operator new[](unsigned long)`: their blocks are told once more, for their
-    // callers.
+    valloc, "rsi", "x1", (bytes: usize) -> *mut c_void, |made| made, bytes;
+    pvalloc, "rsi", "x1", (bytes: usize) -> *mut c_void, |made| made, bytes;
+    // `operator new` and `operator new[]`, also with `nothrow_t`, with `align_val_t` and with both. What they get from
+    // `malloc` is told once more, for their callers.
     _Znwm, "rsi", "x1", (bytes: usize) -> *mut c_void, |made| made, bytes;
     _Znam, "rsi", "x1", (bytes: usize) -> *mut c_void, |made| made, bytes;
+    _ZnwmRKSt9nothrow_t, "rdx", "x2", (bytes: usize, tag: *const c_void) -> *mut c_void, |made| made, bytes;
+    _ZnamRKSt9nothrow_t, "rdx", "x2", (bytes: usize, tag: *const c_void) -> *mut c_void, |made| made, bytes;
+    _ZnwmSt11align_val_t, "rdx", "x2", (bytes: usize, alignment: usize) -> *mut c_void, |made| made, bytes;
+    _ZnamSt11align_val_t, "rdx", "x2", (bytes: usize, alignment: usize) -> *mut c_void, |made| made, bytes;
+    _ZnwmSt11align_val_tRKSt9nothrow_t, "rcx", "x3",
+        (bytes: usize, alignment: usize, tag: *const c_void) -> *mut c_void, |made| made, bytes;
+    _ZnamSt11align_val_tRKSt9nothrow_t, "rcx", "x3",
+        (bytes: usize, alignment: usize, tag: *const c_void) -> *mut c_void, |made| made, bytes;
 }

@@ -59,6 +59,7 @@ fn space(scheme: &dyn Scheme, memory: &mut Memory) -> AddressSpace {
         ..TableShape::default()
     };
     let mut space = AddressSpace::with(ID, shape, memory).unwrap();
+    grow(&mut space, memory);
     let mut effects = Effects::default();
     for range in [SMALL, LARGE] {
         space
@@ -166,6 +167,7 @@ impl<'a> World<'a> {
     fn take_frames(&mut self) {
         let id = SpaceId(7);
         let mut other = AddressSpace::with(id, self.space.shape(), &mut self.memory).unwrap();
+        grow(&mut other, &mut self.memory);
         let mut effects = Effects::default();
         let range = range(BASE - (256 << 12), 255);
         other

@@ -55,6 +55,7 @@ impl Side {
 
     fn space(&mut self, id: u16, scenario: Option<Fragmentation>) -> AddressSpace {
         let mut space = AddressSpace::with(SpaceId(id), self.shape, &mut self.memory).unwrap();
+        grow(&mut space, &mut self.memory);
         space.set_fragmentation(scenario);
         if let Some(primary) = self.scheme.primary().filter(|_| !self.is_host) {
             space.reserve_primary(64 << 20, primary.eligible, 1);
@@ -404,6 +405,21 @@ fn case() -> impl Strategy<Value = Case> {
         )
 }
 
+fn fork(
+    space: &mut AddressSpace,
+    id: SpaceId,
+    memory: &mut Memory,
+    effects: &mut Effects,
+) -> AddressSpace {
+    if space.shape().hashing.is_none() {
+        return space.fork(id, memory, effects).unwrap();
+    }
+    // Hashed tables take their memory before a page is mapped.
+    let mut child = AddressSpace::with(id, space.shape(), memory).unwrap();
+    grow(&mut child, memory);
+    space.fork_to(child, memory, effects).unwrap()
+}
+
 fn run(case: &Case, steps: Vec<Step>) {
     let mut server = Server::new(case);
     let all = range(0, PAGES);
@@ -481,7 +497,7 @@ fn run(case: &Case, steps: Vec<Step>) {
                 let mut child = None;
                 if id.0 < 3 {
                     server.change(pick(index), |s, m, e, _| {
-                        child = Some(s.fork(id, m, e).unwrap());
+                        child = Some(fork(s, id, m, e));
                     });
                 }
                 server.spaces.extend(child);

@@ -95,12 +95,13 @@ class Workload:
         assert self.program is not None
         preload = options.preload()
         executable = find_program(self.program.command[0])
+        libraries = ":".join(map(file_digest, preload.libraries))
         known: dict[str, object] = {
             "version": _engine.VERSION,
             "emulator": _engine.emulator_options(),
             "workload": dict(self.identity),
             "executable": _digest(executable),
-            "malloc": [preload.name, *map(_digest, preload.libraries), preload.clock],
+            "malloc": [preload.name, libraries or None, preload.clock],
             "seconds": options.seconds,
         }
         if (plan := recorded_plan(options)) is not None:

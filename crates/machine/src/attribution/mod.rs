@@ -116,7 +116,7 @@ pub(crate) struct Attribution {
     blocks: Vec<Known>,
     stacks: Stacks,
     sites: Sites,
-    /// By process and address: calls of allocators whose stacks are not known.
+    /// By mapping and address: calls of allocators whose stacks are not known.
     callers: HashMap<(u32, u64), u32, FxBuildHasher>,
     /// Reuse distances, where they are asked for.
     locality: Option<Locality>,
@@ -344,12 +344,12 @@ impl Attribution {
         if stack != ROOT && (1..=LONGEST).contains(&returns_to.wrapping_sub(call)) {
             return (node.call, node.parent);
         }
+        // Within the call.
+        let address = returns_to.wrapping_sub(1);
+        let mapping = self.mappings.find(process, address);
         let next = self.instructions.len() as u32;
-        let found = *self.callers.entry((process, returns_to)).or_insert(next);
+        let found = *self.callers.entry((mapping, address)).or_insert(next);
         if found == next {
-            // Within the call.
-            let address = returns_to.wrapping_sub(1);
-            let mapping = self.mappings.find(process, address);
             self.instructions.push(Place { address, mapping });
         }
         (found, ROOT)

@@ -127,8 +127,8 @@ pub struct HostConfig {
     /// Where the host's memory is taken from.
     #[serde(default)]
     pub placement: contigua_frames::Placement,
-    /// The host maps the guest's memory before the program runs, as that of a virtual machine that has used
-    /// all of it: the guest's first touches are no faults of the host.
+    /// The guest's first touches of memory cost the host nothing, as those of a virtual machine that has used
+    /// all of it before.
     #[serde(default)]
     pub populated: bool,
 }

@@ -196,7 +196,9 @@ pub fn space(scheme: &SchemeConfig, memory: &mut Memory) -> AddressSpace {
         hashing: scheme.hashing(),
         ..TableShape::default()
     };
-    AddressSpace::with(ID, shape, memory).unwrap()
+    let mut space = AddressSpace::with(ID, shape, memory).unwrap();
+    grow(&mut space, memory);
+    space
 }
 
 /// Lets hashed tables grow, as kernels do before faults and calls.
