@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::programs::{BASE, Code, Kind, Step, designs, holes, server, step, words};
+use crate::common::programs::{BASE, Code, Kind, Step, holes, server, small_designs, step, words};
 use crate::common::{RECORDING, Recording};
 use contigua_machine::config::{Age, Detail, RegionConfig, RunConfig};
 use contigua_machine::{
@@ -176,7 +176,7 @@ proptest! {
 
     #[test]
     fn going_on_from_a_checkpoint_equals_not_having_stopped(
-        (name, design) in prop::sample::select(designs()),
+        (name, design) in prop::sample::select(small_designs()),
         holes in prop::option::of(holes()),
         age in prop::sample::select(vec![Age::Fresh, Age::Scattered(0.001), Age::Scattered(0.2)]),
         kind in prop_oneof![

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use crate::common::programs::{BASE, Code, Step, designs, holes, server, step, words};
+use crate::common::programs::{BASE, Code, Step, holes, server, small_designs, step, words};
 use crate::common::{engine, syscall};
 use contigua_machine::ageing::{AgeConfig, Server, Snapshot, parse_profile};
 use contigua_machine::config::{Age, DesignConfig, Detail, RunConfig, parse_design};
@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(25)))]
     #[test]
     fn every_structure_stays_valid_and_every_access_is_translated(
-        (name, design) in prop::sample::select(designs()),
+        (name, design) in prop::sample::select(small_designs()),
         holes in prop::option::of(holes()),
         kind in server(),
         steps in prop::collection::vec((0..3u32, step()), 1..250)
@@ -148,7 +148,7 @@ proptest! {
     /// sends its first touches.
     #[test]
     fn the_operating_system_is_the_same_in_every_mode(
-        (name, design) in prop::sample::select(designs()),
+        (name, design) in prop::sample::select(small_designs()),
         holes in prop::option::of(holes()),
         steps in prop::collection::vec((0..3u32, step()), 1..250)
     ) {
@@ -256,7 +256,7 @@ proptest! {
     /// recording of everything says.
     #[test]
     fn a_sampled_recording_replays_as_the_program_ran(
-        (name, design) in prop::sample::select(designs()),
+        (name, design) in prop::sample::select(small_designs()),
         steps in prop::collection::vec((0..3_u32, step()), 1..150),
         (distance, warm, seed) in (1000..10_000_u64, 0..4000_u64, any::<u64>()),
         (most, skip) in (0..4_u64, prop_oneof![Just(0), 1..2000_u64]),
@@ -374,7 +374,7 @@ proptest! {
     /// is simulated, nor on whether it is.
     #[test]
     fn the_hardware_counts_the_same_in_every_detail(
-        (name, design) in prop::sample::select(designs()),
+        (name, design) in prop::sample::select(small_designs()),
         steps in prop::collection::vec((0..3u32, step()), 1..250)
     ) {
         let warm = Sampling { distance: 1 << 40, warm: 1 << 40, detail: 1000, seed: 0, most: 0, long_warm: 0, units: Units::Told };
@@ -455,7 +455,7 @@ proptest! {
     /// Outcomes that are timed behind the state take as long as those that are timed at once.
     #[test]
     fn state_ahead_of_time_changes_nothing(
-        (name, design) in prop::sample::select(designs()),
+        (name, design) in prop::sample::select(small_designs()),
         steps in prop::collection::vec((0..3u32, step()), 1..250),
         often in 1..30_usize
     ) {

@@ -95,20 +95,30 @@ pub fn words(step: &Step) -> Vec<u64> {
     event.encode().words().to_vec()
 }
 
-/// Every design that comes with the package. Aged servers of these tests have no room for large hashed tables: theirs
-/// take 1 MB.
+/// Every design that comes with the package.
 pub fn designs() -> Vec<(String, DesignConfig)> {
+    read(str::to_owned)
+}
+
+/// Every design, with hashed tables of 1 MB: aged servers of small memory have no room for larger ones.
+pub fn small_designs() -> Vec<(String, DesignConfig)> {
+    read(|text| {
+        let text = text.replace("64MiB", "1MiB");
+        if text.contains("size =") {
+            return text;
+        }
+        text.replace("[translation.hdc]", "[translation.hdc]\nsize = \"1MiB\"")
+    })
+}
+
+fn read(changed: impl Fn(&str) -> String) -> Vec<(String, DesignConfig)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/contigua/data/designs");
     let mut designs: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| {
             let path = entry.unwrap().path();
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            let mut text = std::fs::read_to_string(&path).unwrap();
-            text = text.replace("64MiB", "1MiB");
-            if !text.contains("size =") {
-                text = text.replace("[translation.hdc]", "[translation.hdc]\nsize = \"1MiB\"");
-            }
+            let text = changed(&std::fs::read_to_string(&path).unwrap());
             let design = parse_design(&text, &name).unwrap();
             (name, design)
         })
