@@ -29,6 +29,8 @@ mutant() {
     count=$((count + 1))
 }
 
+# One addition is another.
+mutant rounds 's/place) % words\], 1,/place) % words], 1 + (i == 7),/' --rounds 1
 # One update is lost.
 mutant gups 's/for (uint64_t i = 0; i < share->count; i++)/static int calls; for (uint64_t i = calls++ == 0; i < share->count; i++)/' --size 1M
 # A kernel leaves out the last element; a kernel computes something else.

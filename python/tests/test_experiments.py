@@ -153,7 +153,7 @@ TINY = {
     },
     "direct-segment-scaling": {"updates": 5000, "sizes": ["1MiB", "4MiB"]},
     "memory-bloat": {"keys": 300, "sparse_size": "64MiB"},
-    "migration-downtime": {"cores": [1, 2, 4], "updates": 5000, "warmup": 0},
+    "migration-downtime": {"cores": [1, 2, 4], "migrations": 5, "warmup": 0},
     "migration-apps": {
         "memory": "512MiB",
         "cores": 2,
@@ -738,16 +738,26 @@ def test_the_linear_model_is_that_of_the_paper():
         assert float(small) * (1 - float(inside) / 100) == pytest.approx(float(model), abs=6e-4)
 
 
-def moved(cycles, *, count=2, interrupts=0, held=0, buffers=0, invalidation=200):
+def moved(cycles, *, count=2, interrupts=0, held=0, buffers=0, invalidation=200, busy=1000, llc=10):
     """A report of a run in which pages were unavailable for some cycles, one after the other."""
     unavailable = {
         "count": count,
         "total_cycles": count * cycles,
         **{f"{name}_cycles": cycles for name in downtime.QUANTILES},
+        "histogram": [[cycles + 1, count]] if count else [],
     }
     machine = {"clock": "2.1GHz", "kernel": {"invalidation_cycles": invalidation}}
+    served = {"llc": llc, "memory": 0}
     return {
         "config": {"machine": machine},
+        "time": {"cycles": busy, "busy_cycles": busy},
+        "cache": {
+            "fetches": served,
+            "data": served,
+            "walks": served,
+            "coherence": {"alias_recalls": 6, "uncached": 0},
+            "dram": {"reads": 3, "writes": 3},
+        },
         "migration": {
             "requested": count + held,
             "completed": count,
@@ -755,16 +765,20 @@ def moved(cycles, *, count=2, interrupts=0, held=0, buffers=0, invalidation=200)
             "buffers": buffers,
             "interprocessor_interrupts": interrupts,
             "unavailable": unavailable,
+            "traffic": {"lookups": 100, "lookup_picojoules": 170, "forwarded": 4},
         },
     }
 
 
-def downtimes(software, hardware, interrupts=0, dearer=2, slower=1.5):
+def downtimes(software, hardware, interrupts=0, dearer=2, slower=1.5, busy=1100, llc=20):
     inputs = find("migration-downtime").inputs["quick"]
     found = {
         cores: {
-            ("software-migration", ""): moved(software(cores, 1), interrupts=cores - 1),
+            ("software-migration", ""): moved(software(cores, 1), interrupts=cores, busy=busy),
             ("llc-migration", ""): moved(hardware(cores), interrupts=interrupts),
+            ("llc-migration-noncacheable", ""): moved(hardware(cores), busy=busy, llc=llc),
+            ("llc-migration-switch-first", ""): moved(hardware(cores)),
+            downtime.NONE: moved(0, count=0),
         }
         for cores in inputs["cores"]
     }
@@ -777,8 +791,12 @@ def downtimes(software, hardware, interrupts=0, dearer=2, slower=1.5):
 
 
 def test_software_is_a_line_that_follows_its_interrupts_and_hardware_a_constant():
-    found = downtimes(lambda cores, cost: 5000 + 1000 * cost * (cores - 1), lambda _: 200).values
-    assert found == {
+    outcome = downtimes(lambda cores, cost: 5000 + 1000 * cost * (cores - 1), lambda _: 200)
+    times, costs = outcome.sheets
+    assert times.rows[-1][:4] == ["64", "llc-migration-switch-first", "2", "200"]
+    # 30 requests more than without migrations, for two pages; look-ups of 170 pJ.
+    assert costs.rows[-2][3:6] == ["90.91", "15.0", "3.0"] and costs.rows[-2][-1] == "0.1"
+    assert outcome.values == {
         "software_r2": pytest.approx(1.0),
         "software_slope": pytest.approx(1000.0),
         "software_doubled": pytest.approx(2.0),
@@ -786,18 +804,33 @@ def test_software_is_a_line_that_follows_its_interrupts_and_hardware_a_constant(
         "hardware_invalidations": 1.0,
         "hardware_recalls": pytest.approx(1.5),
         "hardware_interrupts": 0.0,
+        "noncacheable_slope": pytest.approx(0.0),
+        "noncacheable_invalidations": 1.0,
+        "switch_first_slope": pytest.approx(0.0),
+        "switch_first_invalidations": 1.0,
+        "software_behind": 100.0,
+        "noncacheable_behind": 100.0,
+        "noncacheable_requests": 2.0,
     }
 
 
 def test_points_off_a_line_or_not_following_their_cause_are_seen():
     curved = downtimes(
-        lambda cores, _: 5000 + cores**4, lambda cores: 200 + 10**5 * cores, 7, slower=1
+        lambda cores, _: 5000 + cores**4,
+        lambda cores: 200 + 10**5 * cores,
+        7,
+        slower=1,
+        busy=900,
+        llc=9,
     ).values
     assert curved["software_r2"] < 0.9 and curved["hardware_interrupts"] == 49
     verdicts = {one.key: one for one in find("migration-downtime").figures}
-    for key in ("software_doubled", "hardware_recalls"):
+    for key in ("software_doubled", "hardware_recalls", "software_behind", "noncacheable_behind"):
         assert verdicts[key].judge(curved[key]) == "fails", key
-    assert curved["hardware_slope"] > 2
+    assert verdicts["noncacheable_requests"].judge(curved["noncacheable_requests"]) == "fails"
+    for way in apps.WAYS:
+        for key in (f"{way}_slope", f"{way}_invalidations"):
+            assert verdicts[key].judge(curved[key]) == "differs", key
     assert curved["hardware_invalidations"] == pytest.approx((200 + 10**5 * 64) / 200)
     flat = downtimes(lambda *_: 5000, lambda _: 200).values
     assert flat["software_r2"] is None
@@ -808,6 +841,21 @@ def test_one_number_of_a_machine_is_changed():
     assert "interrupt_target_cycles = 2000" in machine.text
     with pytest.raises(ValueError, match="no_such_key 0 times"):
         downtime.changed_machine("skylake", "no_such_key", 2)
+
+
+def test_a_run_lasts_as_long_as_its_migrations():
+    inputs = find("migration-downtime").inputs["full"]
+    text = downtime.threads(64, inputs).command
+    rounds = int(text[text.index("--rounds") + 1])
+    cycles = rounds * inputs["additions"] * inputs["addition_cycles"]
+    assert cycles >= inputs["migrations"] * downtime.interval(64, inputs) >= 1000 * 69_800
+    assert downtime.machine_hertz("skylake") == 2.1e9
+
+
+def test_times_are_drawn_as_a_distribution():
+    values = moved(200)
+    values["migration"]["unavailable"] |= {"count": 4, "histogram": [[201, 1], [209, 3]]}
+    assert downtime.distribution(values) == ([200.0, 208.0], [25.0, 100.0])
 
 
 def test_without_migrations_there_is_no_time():
