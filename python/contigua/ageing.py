@@ -7,6 +7,7 @@ on threads; the engine lets go of Python while it works.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -14,13 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.extras import needs
+from contigua.kept import Kept, key_of
 from contigua.presets import Preset, designs, profiles
 from contigua.progress import REFRESH
 from contigua.schemas import AGE
@@ -268,6 +270,7 @@ def age_all(
     keep: Callable[[int, AgedServer], T],
     jobs: int | None = None,
     progress: Callable[[float], None] | None = None,
+    kept: Kept | None = None,
 ) -> list[T]:
     """Age several servers at a time.
 
@@ -282,6 +285,9 @@ def age_all(
         Servers at a time; by default one for each processor.
     progress
         As for :func:`age`, over all servers.
+    kept
+        Has what was kept of servers before, and takes that of the others, which JSON must be able
+        to hold.
 
     Returns
     -------
@@ -302,9 +308,15 @@ def age_all(
 
         if stop.is_set():
             raise Stopped("stopped")
-        kept = keep(index, AgedServer(_engine.age(spec, tick)))
+        key = "" if kept is None else key_of(spec, _engine_digest())
+        if kept is not None and key in kept.values:
+            found: T = kept.values[key]
+        else:
+            found = keep(index, AgedServer(_engine.age(spec, tick)))
+            if kept is not None:
+                found = kept.add(key, found)
         done[index] = costs[index]
-        return kept
+        return found
 
     workers = max(1, jobs or os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:
@@ -325,6 +337,14 @@ def age_all(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [futures[index].result() for index in range(len(specs))]
+
+
+@cache
+def _engine_digest() -> str:
+    file = getattr(_engine, "__file__", None)
+    if file is None:
+        return _engine.VERSION
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def _whole(_: int, server: AgedServer) -> AgedServer:

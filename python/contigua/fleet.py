@@ -6,23 +6,17 @@ them, so that a fleet that was interrupted, or that grows, carries on.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
-from contigua import _engine
-from contigua.ageing import FRAME, AgedServer, age_all, flat_sample, total_frames
+from contigua.ageing import FRAME, age_all, flat_sample, total_frames
 from contigua.calibration import Calibration, Draw, calibration, draw
 from contigua.extras import needs
-from contigua.files import FileError, check_writable, is_stream, open_log, writing
-from contigua.reading import open_file
+from contigua.files import check_writable, is_stream, writing
+from contigua.kept import Kept
 
 Row = dict[str, Any]
 
@@ -88,18 +82,11 @@ def simulate(
         for server in range(servers)
     ]
     specs = [one.options().spec(options.design) for one in draws]
-    keys = [_key(spec) for spec in specs]
     with Kept(kept) as done:
-        missing = [index for index in range(servers) if keys[index] not in done.samples]
-
-        def keep(place: int, aged: AgedServer) -> None:
-            done.add(keys[missing[place]], aged.final)
-
-        age_all([specs[index] for index in missing], keep, options.jobs, progress)
+        samples = age_all(specs, lambda _, server: server.final, options.jobs, progress, done)
         design = specs[0]["design_name"] if specs else options.design
         return [
-            _row(fleet, one, design, done.samples[key])
-            for one, key in zip(draws, keys, strict=True)
+            _row(fleet, one, design, sample) for one, sample in zip(draws, samples, strict=True)
         ]
 
 
@@ -118,79 +105,6 @@ def _row(fleet: Calibration, one: Draw, design: str, sample: dict[str, Any]) -> 
     row |= flat_sample(sample)
     row["excluded"] = FRAME * row["free_frames"] < fleet.least_free(row["memory"])
     return row
-
-
-def _key(spec: _engine.AgeSpec) -> str:
-    """Hash everything that decides a server's history, the engine included."""
-    whole = json.dumps(spec, sort_keys=True) + _engine_digest()
-    return hashlib.sha256(whole.encode()).hexdigest()
-
-
-@cache
-def _engine_digest() -> str:
-    file = getattr(_engine, "__file__", None)
-    if file is None:
-        return _engine.VERSION
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-
-
-class Kept:
-    """Finished servers in a file of lines, to which any thread may add.
-
-    Parameters
-    ----------
-    path
-        The file; without one nothing outlives this object.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.samples: dict[str, dict[str, Any]] = {}
-        self.lock = threading.Lock()
-        self.file: BinaryIO | None = None
-
-    def __enter__(self) -> Kept:
-        """Read what is there. A last line that was cut short is passed over."""
-        lines: list[bytes] = []
-        if self.path is not None and self.path.exists():
-            with open_file(self.path) as file:
-                lines = file.read().splitlines()
-        for line in lines:
-            try:
-                entry = json.loads(line)
-                self.samples[entry["key"]] = entry["sample"]
-            except (ValueError, KeyError, TypeError):
-                continue
-        return self
-
-    def add(self, key: str, sample: dict[str, Any]) -> None:
-        """Keep a finished server."""
-        # Through JSON in either case, so that what is kept and what is read are the same.
-        line = json.dumps({"key": key, "sample": sample})
-        with self.lock:
-            self.samples[key] = json.loads(line)["sample"]
-            if self.path is None:
-                return
-            try:
-                if self.file is None:
-                    self.file = open_log(self.path)
-                    # A line of its own, whatever an interruption left behind.
-                    if self.file.tell() > 0 and not self.path.read_bytes().endswith(b"\n"):
-                        self.file.write(b"\n")
-                self.file.write(line.encode() + b"\n")
-                self.file.flush()
-            except OSError as error:
-                raise FileError(f"{self.path}: {error.strerror}") from error
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the file."""
-        if self.file is not None:
-            self.file.close()
 
 
 def kept_beside(output: Path) -> Path | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.files import FileError, write_whole
+from contigua.kept import Kept
 from contigua.schemas import EXPERIMENT
 from contigua_experiments.figures import VERDICTS, Figure, FigureClass, Judged, Verdict
 
@@ -107,11 +108,14 @@ class Context:
         Servers at a time; by default one for each processor.
     progress
         To be called with the part that is done, 0 to 1.
+    kept
+        Has the parts that an interrupted computation finished, and takes those of this one.
     """
 
     folder: Path
     jobs: int | None = None
     progress: Callable[[float], None] | None = None
+    kept: Kept = field(default_factory=Kept)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from contigua_experiments import (
 from contigua_experiments.base import compute, files_of
 from contigua_experiments.catalogue import read_catalogue
 from contigua_experiments.everything import Entry, crashed, kept, run_everything
+from contigua_experiments.fingerprint import unfinished
 from contigua_experiments.reproduction import Account, document, standing, told, values
 
 COLOURS = {
@@ -151,6 +152,8 @@ def run_command(
 ) -> None:
     """Run experiment NAME, print its figures beside the paper's, and write a page.
 
+    One that was interrupted goes on with the servers, or the programs, that had not finished.
+
     NAME `all` runs every experiment, one after the other. What has finished with the same inputs,
     version and code is not run again; what fails does not keep the others from running.
     """
@@ -170,8 +173,8 @@ def run_command(
         raise click.UsageError("--only, --again, --keep and --write belong to `run all`.")
     definition = find(name)
     folder = output or Path("contigua-results") / name
-    with FractionLine(name) as line:
-        result = compute(definition, scale, Context(folder, jobs, line))
+    with FractionLine(name) as line, unfinished(definition, scale, folder) as parts:
+        result = compute(definition, scale, Context(folder, jobs, line, parts))
     outputs = Outputs()
     with outputs.each():
         _show(result)

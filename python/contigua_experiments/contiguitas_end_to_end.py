@@ -44,7 +44,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     for index, (program, own) in enumerate(runs):
         missing = program.missing()
         if missing is None:
-            found[program.name] = run_cells(program, cells(inputs), own)
+            found[program.name] = run_cells(program, cells(inputs), own, kept=context.kept)
         else:
             notes.append(f"Left out: {missing}.")
         if context.progress is not None:

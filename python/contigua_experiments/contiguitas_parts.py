@@ -87,7 +87,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     def keep(_: int, server: AgedServer) -> Measures:
         return measure(server, 3600 * inputs["settled_hours"])
 
-    found = age_all(specs, keep, context.jobs, context.progress)
+    found = age_all(specs, keep, context.jobs, context.progress, context.kept)
     kept = dict(zip(places, found, strict=True))
     rows = [
         {"memory": p.memory, "profile": p.profile, "design": p.design, "seed": p.seed, **s}

@@ -120,7 +120,9 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
                 context.progress((before + part) / len(programs))
 
         failures: dict[Cell, str] = {}
-        found = run_cells(program, list(cells), options, progress, failures=failures)
+        found = run_cells(
+            program, list(cells), options, progress, failures=failures, kept=context.kept
+        )
         measured += measure(program.name, {cells[cell]: one for cell, one in found.items()})
         for cell, why in failures.items():
             one, age = cells[cell]

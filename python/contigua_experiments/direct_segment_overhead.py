@@ -42,10 +42,12 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     for index, program in enumerate(programs):
         part = inputs["parts"].get(program.name)
         if part is None:
-            reports = run_cells(program, cells[: len(inputs["designs"])], options)
+            reports = run_cells(
+                program, cells[: len(inputs["designs"])], options, kept=context.kept
+            )
         else:
             own, region = sized(program.name, part, options)
-            reports = run_cells(own, cells, region)
+            reports = run_cells(own, cells, region, kept=context.kept)
         for cell, values in reports.items():
             assert cell.machine is not None
             by = found[machines.index(cell.machine)].setdefault(program.name, {})

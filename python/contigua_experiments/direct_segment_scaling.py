@@ -28,7 +28,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     found: dict[str, dict[str, Values]] = {}
     sizes = inputs["sizes"]
     for index, size in enumerate(sizes):
-        reports = run_cells(_gups(size, inputs["updates"]), cells, options)
+        reports = run_cells(_gups(size, inputs["updates"]), cells, options, kept=context.kept)
         found[size] = {cell.design: values for cell, values in reports.items()}
         if context.progress is not None:
             context.progress((index + 1) / len(sizes))

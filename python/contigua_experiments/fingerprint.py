@@ -11,6 +11,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -19,6 +20,7 @@ from typing import Any
 
 from contigua import _engine
 from contigua.allocators import find_library
+from contigua.kept import Kept
 from contigua_experiments.base import Definition, Scale
 from contigua_experiments.imports import imported
 
@@ -57,6 +59,21 @@ def fingerprint(definition: Definition, scale: Scale) -> str:
     for path in built:
         digest.update(_hash(path, path.stat().st_mtime_ns))
     return digest.hexdigest()
+
+
+@contextmanager
+def unfinished(definition: Definition, scale: Scale, folder: Path) -> Iterator[Kept]:
+    """Keep the parts of a computation in its folder until all of it has finished.
+
+    Parts of other inputs or other code are deleted.
+    """
+    own = folder / f"unfinished-{fingerprint(definition, scale)[:16]}.jsonl"
+    for other in folder.glob("unfinished-*.jsonl"):
+        if other != own:
+            other.unlink()
+    with Kept(own) as kept:
+        yield kept
+    own.unlink(missing_ok=True)
 
 
 @cache

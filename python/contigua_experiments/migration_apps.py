@@ -45,7 +45,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
         cells = moving(inputs)
         if program.name == "memcached":
             cells += [Cell(design) for design in inputs["pages"]]
-        found[program.name] = run_cells(program, cells, options, record=True)
+        found[program.name] = run_cells(program, cells, options, record=True, kept=context.kept)
         if context.progress is not None:
             context.progress((index + 1) / len(servers))
     return figures(found, inputs, notes)

@@ -62,7 +62,9 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
         cells[NONE] = Cell(hardware, migrations=0)
         if cores in inputs["changed"]["cores"]:
             cells |= {key: Cell(key[0], machine=machine) for key, machine in changed.items()}
-        reports = run_cells(threads(cores, inputs), list(cells.values()), options)
+        reports = run_cells(
+            threads(cores, inputs), list(cells.values()), options, kept=context.kept
+        )
         found[cores] = {key: reports[cell] for key, cell in cells.items()}
         if context.progress is not None:
             # Work grows with the number of threads.
@@ -200,7 +202,9 @@ def figures(found: dict[int, Runs], inputs: dict[str, Any]) -> Outcome:
     ]
     notes = [
         f"The TLBs are those of the cores: each runs one thread, and all threads use every page of "
-        f"one table of {inputs['table']}. At least {min(moved):,} pages moved in each run.",
+        f"one table of {inputs['table']}. At least {min(moved):,} pages moved in each run. "
+        "Among them are pages that one core uses, such as its thread's stack: software's shortest "
+        "times are theirs.",
         "Times are the longest delays of accesses that the program made. They contain numbers of "
         "the configuration: a local invalidation, the steps of software's shootdown and its copy "
         "(`kernel` in the machine, `migration.software` in the design). Copies in the last level, "

@@ -22,6 +22,7 @@ from contigua.files import write_whole
 from contigua.presets import READ
 from contigua.progress import FractionLine
 from contigua_experiments import Context, Scale, find, run_experiment
+from contigua_experiments.fingerprint import unfinished
 
 #: ``prctl``'s name for the signal that a process gets when its parent ends (``linux/prctl.h``).
 PR_SET_PDEATHSIG = 1
@@ -39,9 +40,10 @@ def main(name: str, scale: str, folder: str, parent: str, jobs: str | None = Non
     if os.getppid() != int(parent):
         return 130
     try:
-        with FractionLine(name) as line:
-            context = Context(Path(folder), int(jobs) if jobs else None, line)
-            run_experiment(find(name), cast(Scale, scale), context)
+        definition, size, own = find(name), cast(Scale, scale), Path(folder)
+        with FractionLine(name) as line, unfinished(definition, size, own) as kept:
+            context = Context(own, int(jobs) if jobs else None, line, kept)
+            run_experiment(definition, size, context)
             write_whole(context.folder / PRESETS, json.dumps(sorted(READ)) + "\n")
     except ImpossibleError as error:
         print(_line(error))

@@ -24,7 +24,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     cells = {size: Cell(design) for size, design in inputs["pages"].items()}
     found: dict[str, dict[str, Values]] = {}
     for index, program in enumerate(programs):
-        reports = run_cells(program, list(cells.values()), options)
+        reports = run_cells(program, list(cells.values()), options, kept=context.kept)
         found[program.name] = {size: reports[cell] for size, cell in cells.items()}
         if context.progress is not None:
             context.progress((index + 1) / len(programs))

@@ -32,7 +32,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
         cells += [Cell(design, holes) for design in designs for holes in inputs["scenarios"]]
         part = inputs.get("parts", {}).get(program.name)
         own, counted = (program, options) if part is None else sized(program.name, part, options)
-        found[program.name] = run_cells(own, cells, counted)
+        found[program.name] = run_cells(own, cells, counted, kept=context.kept)
         if context.progress is not None:
             context.progress((index + 1) / len(programs))
     return figures(found, inputs, notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from contigua.kept import Kept
 from contigua_experiments import perforated
 from contigua_experiments.base import Context, Outcome
 from contigua_experiments.running import Cell, Values, run_cells, scenarios
@@ -31,7 +32,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     series: dict[str, perforated.Series] = {design: {} for design in DESIGNS}
     small: dict[str, float] = {}
     for index, (avoided, group) in enumerate(groups):
-        found = run(avoided, group, inputs)
+        found = run(avoided, group, inputs, context.kept)
         for design in DESIGNS:
             series[design] |= perforated.relative(found, design, IDEAL)
         small[avoided] = 100 * _cycles(found[IDEAL]) / _cycles(found[SMALL])
@@ -44,11 +45,11 @@ def _cycles(values: Values) -> float:
     return float(values["time"]["cycles"])
 
 
-def run(avoided: str, group: list[str], inputs: dict[str, Any]) -> dict[Cell, Values]:
+def run(avoided: str, group: list[str], inputs: dict[str, Any], kept: Kept) -> dict[Cell, Values]:
     """Run one program in the scenarios of a group, and the two without holes."""
     program, options = perforated.random_reads(inputs, avoided)
     cells = [IDEAL, SMALL, *(Cell(design, holes) for design in DESIGNS for holes in group)]
-    return run_cells(program, cells, options)
+    return run_cells(program, cells, options, kept=kept)
 
 
 def figures(series: dict[str, perforated.Series], small: float) -> Outcome:

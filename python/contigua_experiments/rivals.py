@@ -36,14 +36,14 @@ def compare(inputs: Mapping[str, Any], context: Context) -> Found:
     for index, (program, part) in enumerate(inputs["parts"].items()):
         # Where the function begins, so that what warms lies in it, too.
         own, first = sized(program, {**part, "instructions": 1}, options)
-        (begun,) = run_cells(own, [Cell("linux-4k")], first).values()
+        (begun,) = run_cells(own, [Cell("linux-4k")], first, kept=context.kept).values()
         counted = replace(
             options,
             skip=int(begun["regions"]["begins"][0]),
             warmup=part["warmup"],
             instructions=part["instructions"],
         )
-        reports = run_cells(own, list(cells.values()), counted)
+        reports = run_cells(own, list(cells.values()), counted, kept=context.kept)
         found[program] = {name: reports[cell] for name, cell in cells.items()}
         if context.progress is not None:
             context.progress((index + 1) / len(inputs["parts"]))

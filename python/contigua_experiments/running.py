@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contigua import _engine
+from contigua.kept import Kept, key_of
 from contigua.options import RunOptions
 from contigua.presets import Preset
 from contigua.programs.catalogue import catalogue
@@ -71,6 +72,7 @@ def run_cells(
     *,
     record: bool = False,
     failures: dict[Cell, str] | None = None,
+    kept: Kept | None = None,
 ) -> dict[Cell, Values]:
     """Execute a program once and simulate it in every cell.
 
@@ -88,6 +90,9 @@ def run_cells(
         Takes the cells that cannot be simulated, such as those whose server has no memory left, and
         why; the others go on. Without it, the first one ends the run. The program is recorded
         first.
+    kept
+        Has the reports of programs that ran before, and takes this one's. The program's name and
+        command, and the configurations, tell it from others.
 
     Returns
     -------
@@ -106,6 +111,35 @@ def run_cells(
     if missing is not None:
         raise MissingProgramError(missing)
     specs = [cell.spec(options) for cell in cells]
+    if kept is None:
+        return _run(program, cells, specs, options, progress, record, failures)
+    key = key_of(program.name, program.command, specs)
+    if key not in kept.values:
+        failed: dict[Cell, str] | None = None if failures is None else {}
+        reports = _run(program, cells, specs, options, progress, record, failed)
+        places = {cell: place for place, cell in enumerate(cells)}
+        kept.add(
+            key,
+            [
+                [[places[cell], one] for cell, one in part.items()]
+                for part in (reports, failed or {})
+            ],
+        )
+    finished, refused = kept.values[key]
+    if failures is not None:
+        failures |= {cells[place]: reason for place, reason in refused}
+    return {cells[place]: report for place, report in finished}
+
+
+def _run(
+    program: Program,
+    cells: Sequence[Cell],
+    specs: Sequence[RunSpec],
+    options: RunOptions,
+    progress: Callable[[float], None] | None,
+    record: bool,
+    failures: dict[Cell, str] | None,
+) -> dict[Cell, Values]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="contigua-")))
         needs_trace = record or failures is not None or len(specs) > READERS

@@ -12,6 +12,7 @@ from statistics import median
 import pytest
 
 from contigua.errors import ContiguaError
+from contigua.kept import Kept
 from contigua.options import RunOptions
 from contigua.presets import designs
 from contigua.programs.catalogue import catalogue
@@ -24,6 +25,7 @@ from contigua_experiments import (
     find,
     perforated,
     run_experiment,
+    running,
     sampling_error,
 )
 from contigua_experiments import contiguitas_confinement as confinement
@@ -35,6 +37,7 @@ from contigua_experiments import migration_apps as apps
 from contigua_experiments import migration_downtime as downtime
 from contigua_experiments.base import Outcome, Result
 from contigua_experiments.figures import Figure, Judged
+from contigua_experiments.fingerprint import unfinished
 from contigua_experiments.native import SWITCH, chosen, find_library
 from contigua_experiments.redis_build import find_redis
 from contigua_experiments.running import Cell, hertz, run_cells, scenarios, throughput
@@ -393,6 +396,47 @@ def test_an_interrupted_comparison_goes_on_with_its_recording(tmp_path, monkeypa
     # Other inputs have nothing to do with it.
     other = sampling_error.compute(inputs | {"seed": 2}, Context(tmp_path / "cut", jobs=1))
     assert other.sheets != whole.sheets
+
+
+def test_a_computation_goes_on_with_the_programs_that_have_finished(tmp_path, monkeypatch):
+    executed = []
+    real = running.execute
+    monkeypatch.setattr(
+        running,
+        "execute",
+        lambda *given, **kw: executed.append(given[0].name) or real(*given, **kw),
+    )
+    program, options = catalogue("tiny")["gups"], RunOptions(memory="64MiB", detail="translation")
+    whole, none = Cell("linux-4k"), Cell("linux-4k", memory="1MiB")
+
+    def run(program):
+        with Kept(tmp_path / "kept") as kept:
+            failures = {}
+            found = run_cells(program, [none, whole], options, failures=failures, kept=kept)
+            return found, failures
+
+    first = run(program)
+    assert list(first[0]) == [whole] and list(first[1]) == [none]
+    assert run(program) == first and executed == ["gups"]
+    run(replace(program, name="again"))
+    assert executed == ["gups", "again"]
+
+
+def test_parts_stay_until_all_has_finished_and_those_of_other_inputs_go(tmp_path):
+    one = tiny("memory-bloat")
+    other = replace(one, inputs={"quick": one.inputs["quick"] | {"keys": 1}})
+    with pytest.raises(KeyboardInterrupt), unfinished(one, "quick", tmp_path) as kept:
+        kept.add("part", 1)
+        raise KeyboardInterrupt
+    with unfinished(one, "quick", tmp_path) as kept:
+        assert kept.values == {"part": 1}
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(KeyboardInterrupt), unfinished(one, "quick", tmp_path) as kept:
+        kept.add("part", 1)
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), unfinished(other, "quick", tmp_path) as kept:
+        assert not kept.values and not list(tmp_path.iterdir())
+        raise KeyboardInterrupt
 
 
 def test_a_comparison_of_samples_counts_what_is_outside():

@@ -112,7 +112,7 @@ def test_finished_servers_are_taken_only_for_the_same_history(tmp_path):
     assert len(kept.read_text().splitlines()) == 6
     # What is kept is believed: a row that says otherwise shows that nothing was simulated again.
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
-    lines[0]["sample"]["contiguity"]["free_frames"] = -1
+    lines[0]["value"]["contiguity"]["free_frames"] = -1
     kept.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert -1 in [row["free_frames"] for row in simulate(2, SMALL, kept=kept)]
 
