@@ -1,7 +1,8 @@
 """Contiguitas as one system, and without one of its parts at a time.
 
-Every design, and every design that lacks a part, ages with the same histories; then 1 GB pages are
-allocated on the aged server. Intervals are over seeds; differences are taken seed by seed.
+Every design ages with the same histories, on some of them every design that lacks a part, too; then
+1 GB pages are allocated on the aged server. Intervals are over seeds; differences are taken seed by
+seed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -66,23 +67,24 @@ class Place:
 
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
-    """Age every design, whole and without its parts, with every history."""
-    variants = [designs.get(name) for name in inputs["designs"]]
-    variants += [without(variants[-1], part, keys) for part, keys in inputs["without"].items()]
+    """Age every design with every history, and on some servers those that lack a part."""
+    whole = [designs.get(name) for name in inputs["designs"]]
+    lacking = [without(whole[-1], part, keys) for part, keys in inputs["without"].items()]
     places, specs = [], []
-    for memory, profile, design, seed in itertools.product(
-        inputs["memories"], inputs["profiles"], variants, inputs["seeds"]
-    ):
-        options = AgeOptions(
-            profile=profile,
-            memory=memory,
-            hours=inputs["hours"],
-            seed=seed,
-            sample_seconds=inputs["sample_seconds"],
-            gigantic_pages=inputs["gigantic_pages"],
-        )
-        places.append(Place(memory, profile, design.name, seed))
-        specs.append(options.spec(design))
+    for group in inputs["servers"]:
+        parts = itertools.product(group["without_parts"], lacking)
+        pairs = [*itertools.product(group["profiles"], whole), *parts]
+        for (profile, design), seed in itertools.product(pairs, group["seeds"]):
+            options = AgeOptions(
+                profile=profile,
+                memory=group["memory"],
+                hours=inputs["hours"],
+                seed=seed,
+                sample_seconds=inputs["sample_seconds"],
+                gigantic_pages=inputs["gigantic_pages"],
+            )
+            places.append(Place(group["memory"], profile, design.name, seed))
+            specs.append(options.spec(design))
 
     def keep(_: int, server: AgedServer) -> Measures:
         return measure(server, 3600 * inputs["settled_hours"])
@@ -147,7 +149,6 @@ Kept = dict[Place, Measures]
 
 def compared(
     kept: Kept,
-    inputs: dict[str, Any],
     design: str,
     base: str,
     value: Callable[[Measures, Measures], float | None],
@@ -157,20 +158,15 @@ def compared(
     Returns
     -------
     tuple
-        Mean and half of its 95 % interval over seeds; a seed's value is the mean over memories and
-        profiles.
+        Mean and half of its 95 % interval over seeds; a seed's value is the mean over its servers.
     """
-    by_seed = []
-    for seed in inputs["seeds"]:
-        pairs = [
-            value(
-                kept[Place(memory, profile, design, seed)], kept[Place(memory, profile, base, seed)]
-            )
-            for memory, profile in itertools.product(inputs["memories"], inputs["profiles"])
-        ]
-        found = [one for one in pairs if one is not None]
-        if found:
-            by_seed.append(mean(found))
+    found: dict[int, list[float]] = {}
+    for at, one in kept.items():
+        if at.design == design:
+            compared_value = value(one, kept[replace(at, design=base)])
+            if compared_value is not None:
+                found.setdefault(at.seed, []).append(compared_value)
+    by_seed = [mean(each) for each in found.values()]
     return (mean(by_seed), mean_margin(by_seed)) if by_seed else (None, None)
 
 
@@ -183,7 +179,7 @@ def figures(kept: Kept, inputs: dict[str, Any]) -> Outcome:
     def add(
         key: str, design: str, base: str, value: Callable[[Measures, Measures], float | None]
     ) -> None:
-        values[key], margin = compared(kept, inputs, design, base, value)
+        values[key], margin = compared(kept, design, base, value)
         if margin is not None:
             margins[key] = margin
 
@@ -221,7 +217,7 @@ def figures(kept: Kept, inputs: dict[str, Any]) -> Outcome:
     notes = [
         f"Means are over {inputs['hours']:g} hours but the first {inputs['settled_hours']:g}, "
         "counts of all of them. ± is half the 95 % interval (Student's t) over "
-        f"{len(inputs['seeds'])} seeds.",
+        f"{', '.join(str(len(one['seeds'])) for one in inputs['servers'])} seeds.",
         "Unmovable memory is the kernel's, by class, network buffers included; pinned pages of "
         "tenants are not in it. Potential blocks count what hardware can move as movable.",
         "Without bias there is no placement by type either: the last block that was freed is "
@@ -231,22 +227,34 @@ def figures(kept: Kept, inputs: dict[str, Any]) -> Outcome:
     def illustrate(page: Page) -> None:
         _illustrate(page, kept, inputs)
 
-    return Outcome(values, illustrate, margins, notes, sheets(kept, inputs))
+    return Outcome(values, illustrate, margins, notes, sheets(kept))
 
 
-def sheets(kept: Kept, inputs: dict[str, Any]) -> list[Sheet]:
+def groups(kept: Kept) -> list[tuple[str, str]]:
+    """Return memories with their profiles."""
+    return list(dict.fromkeys((at.memory, at.profile) for at in kept))
+
+
+def of(kept: Kept, group: tuple[str, str], design: str) -> list[Measures]:
+    """Return a design's servers of one memory and profile."""
+    return [
+        one for at, one in kept.items() if (at.memory, at.profile) == group and at.design == design
+    ]
+
+
+def sheets(kept: Kept) -> list[Sheet]:
     """Make a table of all designs for each memory and profile."""
-    names = list(dict.fromkeys(at.design for at in kept))
     found = []
-    for memory, profile in itertools.product(inputs["memories"], inputs["profiles"]):
+    for group in groups(kept):
+        names = list(dict.fromkeys(at.design for at in kept if of(kept, group, at.design)))
         rows = []
         for key, (label, decimals) in COLUMNS.items():
             row = [label]
             for name in names:
-                servers = [kept[Place(memory, profile, name, seed)] for seed in inputs["seeds"]]
-                numbers = [one[key] for one in servers if key in one]
+                numbers = [one[key] for one in of(kept, group, name) if key in one]
                 row.append(_with_margin(numbers, decimals))
             rows.append(row)
+        memory, profile = group
         found.append(Sheet(f"{profile}, {memory}", ["", *names], rows))
     return found
 
@@ -263,20 +271,14 @@ def _illustrate(page: Page, kept: Kept, inputs: dict[str, Any]) -> None:
     from contigua.pictures import bars_picture
 
     page.heading("The unmovable region")
-    names = [
-        name for name in dict.fromkeys(at.design for at in kept) if name != inputs["designs"][0]
-    ]
-    groups = list(itertools.product(inputs["memories"], inputs["profiles"]))
+    # Without its parts a design ages on some of the servers only.
     bars = {
-        name: [
-            mean(kept[Place(*group, name, seed)]["ratio_mean"] for seed in inputs["seeds"])
-            for group in groups
-        ]
-        for name in names
+        name: [mean(one["ratio_mean"] for one in of(kept, group, name)) for group in groups(kept)]
+        for name in inputs["designs"][1:]
     }
     page.picture(
         bars_picture(
-            [f"{profile}, {memory}" for memory, profile in groups],
+            [f"{profile}, {memory}" for memory, profile in groups(kept)],
             bars,
             "Unmovable region over unmovable memory",
             "mean over time",

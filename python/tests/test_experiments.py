@@ -88,10 +88,17 @@ TINY = {
         "settle_hours": 0.05,
     },
     "contiguitas-parts": {
-        "memories": ["256MiB"],
+        "servers": [
+            {
+                "memory": "256MiB",
+                "profiles": ["mixed", "web"],
+                "without_parts": ["mixed"],
+                "seeds": [1, 2],
+            },
+            {"memory": "384MiB", "profiles": ["web"], "without_parts": [], "seeds": [1]},
+        ],
         "hours": 0.1,
         "settled_hours": 0.05,
-        "seeds": [1, 2],
     },
     "perforated-random": {
         "memory": "256MiB",
