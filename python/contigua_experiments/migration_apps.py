@@ -11,7 +11,7 @@ from contigua.options import RunOptions
 from contigua.programs.program import Program
 from contigua.programs.servers import Load, memcached, nginx
 from contigua_experiments.base import Context, Outcome, Sheet
-from contigua_experiments.running import Cell, Values, run_cells, throughput
+from contigua_experiments.running import Cell, Values, hertz, run_cells, throughput
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -26,7 +26,7 @@ SATURATED = (
 
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
-    """Run both servers at every rate with both mechanisms, and memcached with both pages."""
+    """Run both servers at every rate with each mechanism, and memcached with both pages."""
     options = RunOptions(
         machine=inputs["machine"],
         memory=inputs["memory"],
@@ -63,7 +63,7 @@ def programs(inputs: dict[str, Any]) -> list[Program]:
 
 
 def moving(inputs: dict[str, Any]) -> list[Cell]:
-    """Return both mechanisms at every rate, and hardware's other ways at the highest."""
+    """Return each mechanism at every rate, and hardware's other ways at the highest."""
     cells = [
         Cell(design, migrations=rate) for design in inputs["designs"] for rate in inputs["rates"]
     ]
@@ -74,13 +74,13 @@ def figures(
     found: dict[str, dict[Cell, Values]], inputs: dict[str, Any], notes: list[str]
 ) -> Outcome:
     """Set throughput beside that without migrations."""
-    software, hardware = inputs["designs"]
-    rates = inputs["rates"]
+    software, lazy, hardware = inputs["designs"]
+    rates, printed = inputs["rates"], inputs["printed_rate"]
     most = max(rates)
+    none = Cell(software, migrations=0)
     relative = {
         name: {
-            cell: 100 * throughput(cells[cell]) / throughput(cells[Cell(software, migrations=0)])
-            for cell in moving(inputs)
+            cell: 100 * throughput(cells[cell]) / throughput(cells[none]) for cell in moving(inputs)
         }
         for name, cells in found.items()
     }
@@ -98,14 +98,25 @@ def figures(
     }
     for name in ("memcached", "nginx"):
         one = relative.get(name, {})
+        values[f"printed_{name}"] = one.get(Cell(hardware, migrations=printed))
         for way, design in zip(WAYS, (hardware, *inputs["ways"]), strict=True):
             values[f"{way}_{name}"] = one.get(Cell(design, migrations=most))
+        slower = {
+            design: latency(found[name][Cell(design, migrations=most)], "p99")
+            / latency(found[name][none], "p99")
+            for design in inputs["designs"]
+            if name in found
+        }
+        values[f"slower_{name}"] = slower.get(hardware)
+        values[f"slower_software_{name}"] = (
+            min(slower[software], slower[lazy]) / slower[hardware] if slower else None
+        )
     for mechanism, design in (("software", software), ("hardware", hardware)):
         moved = [_moved(cells[Cell(design, migrations=most)]) for cells in found.values()]
         held = sum(one["held"] for one in moved)
         buffers = sum(one["buffers"] for one in moved)
         values[f"{mechanism}_held"] = 100 * held / (held + buffers) if held + buffers else None
-    sheets = [_rates(found, relative)]
+    sheets = [_rates(found, relative), _latencies(found)]
     if "memcached" in found:
         small, huge = (throughput(found["memcached"][Cell(design)]) for design in inputs["pages"])
         values["memcached_huge"] = 100 * (huge / small - 1)
@@ -120,17 +131,21 @@ def figures(
             )
         )
     notes = [*notes, SATURATED]
-    few = min(
-        (
-            cells[Cell(hardware, migrations=most)]["migration"]["completed"]
-            for cells in found.values()
-        ),
-        default=0,
-    )
-    notes.append(
-        f"{inputs['cores']} cores. At {most:,} migrations a second at least {few:,} pages were "
-        "moved in the simulated time of a server; the paper's servers ran for seconds."
-    )
+    for rate in (printed, most):
+        few = min(
+            (
+                cells[Cell(hardware, migrations=rate)]["migration"]["completed"]
+                for cells in found.values()
+            ),
+            default=0,
+        )
+        notes.append(f"At {rate:,} migrations a second hardware moved at least {few:,} pages.")
+    times = [cells[none]["time"]["cycles"] / hertz(cells[none]) for cells in found.values()]
+    if times:
+        notes.append(
+            f"{inputs['cores']} cores; the servers ran for {min(times):.3f} to {max(times):.3f} "
+            "simulated seconds, the paper's for seconds."
+        )
 
     def illustrate(page: Page) -> None:
         from contigua.pictures import bars_picture
@@ -147,6 +162,11 @@ def figures(
             )
 
     return Outcome(values, illustrate, notes=notes, sheets=sheets)
+
+
+def latency(values: Values, percentile: str) -> float:
+    """Return a percentile of requests' latencies, in cycles."""
+    return float(values["requests"]["latency_cycles"][percentile])
 
 
 def _moved(values: Values) -> dict[str, int]:
@@ -181,3 +201,20 @@ def _rates(found: dict[str, dict[Cell, Values]], relative: dict[str, dict[Cell, 
     heads = ["server", "design", "a second", "moved", "could not move", "interrupts", "requests"]
     heads += ["requests a second", "% of none"]
     return Sheet("Throughput while pages are moved", heads, rows)
+
+
+def _latencies(found: dict[str, dict[Cell, Values]]) -> Sheet:
+    quantiles = ("p50", "p95", "p99", "p99_9", "most")
+    rows = [
+        [
+            name,
+            cell.design,
+            f"{cell.migrations:g}",
+            *(f"{1e6 * latency(values, one) / hertz(values):.2f}" for one in quantiles),
+        ]
+        for name, cells in found.items()
+        for cell, values in cells.items()
+        if cell.migrations is not None
+    ]
+    heads = ["server", "design", "a second", "50 %, µs", "95 %", "99 %", "99.9 %", "most"]
+    return Sheet("Latency of requests while pages are moved", heads, rows)
