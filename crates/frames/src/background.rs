@@ -4,6 +4,7 @@ use contigua_units::{Nanoseconds, Order, PAGE_BYTES};
 
 use crate::allocator::Frames;
 use crate::moving::Moves;
+use crate::policies::PlacementPolicy;
 use crate::reclaim::Context;
 use crate::storage::Storage;
 
@@ -83,7 +84,7 @@ impl<S: Storage> Frames<S> {
         }
         for region in 0..self.regions.len() {
             if let Some(order) = self.regions[region].wants_compaction.take()
-                && !self.has_free_block_in(region, order)
+                && !self.reached(region, self.background_goal(region, order))
             {
                 self.compact_in_background(region, order, moves);
             }
@@ -105,6 +106,13 @@ impl<S: Storage> Frames<S> {
             if missing == 0 || self.reclaim(region, missing.min(BATCH), Context::Background) == 0 {
                 break;
             }
+        }
+        if self.placement.defragments()
+            && !self.reached(region, self.background_goal(region, order))
+        {
+            // What compaction needs to make a block (Linux's `compact_gap`).
+            let gap = 2 * u64::from(order.frames());
+            self.reclaim(region, gap, Context::Background);
         }
         // After a boost there is likely to be room for whole pageblocks (Linux's `balance_pgdat`).
         let was_boosted = self.regions[region].watermarks.end_boost();

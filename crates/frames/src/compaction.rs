@@ -10,6 +10,7 @@ use self::scanners::Compaction;
 use crate::allocator::{Frames, UNMOVABLE};
 use crate::block::{BLOCK_FRAMES, MigrateType, first_frame};
 use crate::moving::Moves;
+use crate::policies::PlacementPolicy;
 use crate::pressure::Stall;
 use crate::reclaim::Context;
 use crate::record::Role;
@@ -20,6 +21,8 @@ use crate::storage::Storage;
 pub(crate) enum Goal {
     /// A free block of this order.
     Block(Order),
+    /// As many free frames in blocks of 2 MB and more.
+    Whole(u64),
     /// Free memory that is this little fragmented (see [`Frames::fragmentation`]).
     Fragmentation(u64),
 }
@@ -28,6 +31,12 @@ impl<S: Storage> Frames<S> {
     /// Fragmentation of a region's free memory, 0 to 100: the percentage of it that is not in
     /// blocks of 2 MB (Linux's `extfrag_for_order` at that order).
     pub(crate) fn fragmentation(&self, region: usize) -> u64 {
+        let free = self.regions[region].free;
+        (free - self.free_whole(region).min(free)) * 100 / free.max(1)
+    }
+
+    /// Free frames of a region in blocks of 2 MB and more (Linux's `NR_FREE_PAGES_BLOCKS`).
+    pub(crate) fn free_whole(&self, region: usize) -> u64 {
         let kinds: &[MigrateType] = match (self.confinement.is_some(), region) {
             (false, _) => &MigrateType::ALL[..MigrateType::LISTED],
             (true, 0) => &[MigrateType::Unmovable],
@@ -39,8 +48,7 @@ impl<S: Storage> Frames<S> {
                 huge += u64::from(self.lists.length(kind, order)) * u64::from(order.frames());
             }
         }
-        let free = self.regions[region].free;
-        (free - huge.min(free)) * 100 / free.max(1)
+        huge
     }
 
     /// Makes a movable block of an order, for a task that waits for it; says whether one is free
@@ -84,7 +92,17 @@ impl<S: Storage> Frames<S> {
             return;
         }
         self.counters.background_compactions += 1;
-        self.compact(region, Goal::Block(order), Context::Background, moves);
+        let goal = self.background_goal(region, order);
+        self.compact(region, goal, Context::Background, moves);
+    }
+
+    /// Goal of the kernel's thread for a request that failed.
+    pub(crate) fn background_goal(&self, region: usize, order: Order) -> Goal {
+        if self.placement.defragments() {
+            Goal::Whole(self.regions[region].watermarks.high())
+        } else {
+            Goal::Block(order)
+        }
     }
 
     /// Compaction because free memory of a region is fragmented (Linux's proactive mode). Says
@@ -136,9 +154,10 @@ impl<S: Storage> Frames<S> {
         number(region.start)..number(region.end)
     }
 
-    fn reached(&self, region: usize, goal: Goal) -> bool {
+    pub(crate) fn reached(&self, region: usize, goal: Goal) -> bool {
         match goal {
             Goal::Block(order) => self.has_free_block_in(region, order),
+            Goal::Whole(frames) => self.free_whole(region) >= frames,
             Goal::Fragmentation(score) => self.fragmentation(region) <= score,
         }
     }
@@ -195,7 +214,12 @@ impl<S: Storage> Frames<S> {
         let met = source >= target;
         state.migrate = (!met).then_some(source);
         state.free = (!met).then(|| target.saturating_sub(1));
-        if let Goal::Block(order) = goal {
+        let wanted = match goal {
+            Goal::Block(order) => Some(order),
+            Goal::Whole(_) => Some(Order::HUGE_2M),
+            Goal::Fragmentation(_) => None,
+        };
+        if let Some(order) = wanted {
             if reached {
                 state.succeeded(order);
             } else if met && started_over {

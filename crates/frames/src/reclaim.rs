@@ -124,6 +124,12 @@ impl<S: Storage> Frames<S> {
         } else {
             ATTEMPTS
         };
+        // Less than a pageblock of another type would be refused.
+        let block = if self.placement.defragments() {
+            request.order.max(Order::HUGE_2M)
+        } else {
+            request.order
+        };
         for _ in 0..attempts {
             self.counters.direct_reclaims += 1;
             let wanted = BATCH.max(u64::from(request.order.frames()));
@@ -132,7 +138,7 @@ impl<S: Storage> Frames<S> {
                 return Some(frame);
             }
             if request.order > Order::BASE
-                && self.compact_directly(region, request.order, moves)
+                && self.compact_directly(region, block, moves)
                 && let Some(frame) = self.allocate(request)
             {
                 return Some(frame);
@@ -151,7 +157,13 @@ impl<S: Storage> Frames<S> {
                 return Some(frame);
             }
         }
-        None
+        let again = Request {
+            last_resort: true,
+            ..*request
+        };
+        self.placement
+            .defragments()
+            .then(|| self.allocate(&again))?
     }
 
     /// Frees about `wanted` frames of a region; returns how many.

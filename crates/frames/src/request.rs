@@ -26,6 +26,8 @@ pub struct Request {
     pub long_lived: bool,
     /// The requester cannot wait, and may use what is kept for such requests.
     pub atomic: bool,
+    /// Reclaim and compaction have found no block for it.
+    pub last_resort: bool,
     /// Whom it wakes when memory is short.
     pub wakes: Wakes,
     /// The group that the block is put in.
@@ -42,6 +44,7 @@ impl Request {
             reclaimable: false,
             long_lived: false,
             atomic: false,
+            last_resort: false,
             wakes: Wakes::Kswapd,
             group: None,
         }

@@ -22,6 +22,11 @@ fn illuminator(mebibytes: usize) -> Memory {
     memory_with(mebibytes, placement, Config::default())
 }
 
+fn defrag_mode(mebibytes: usize, atomic_falls_back: bool) -> Memory {
+    let config = policies::defrag_mode::Config { atomic_falls_back };
+    memory_with(mebibytes, Placement::DefragMode(config), uncompacted())
+}
+
 fn one(class: FrameClass) -> Request {
     Request::new(Order::BASE, class)
 }
@@ -140,6 +145,97 @@ fn under_illuminator_the_same_requests_mix_nowhere() {
     assert!(failed < 100, "{failed}");
     assert_eq!(memory.counters().blocks_borrowed, 0);
     assert_eq!(memory.validate(), Ok(()));
+}
+
+#[test]
+fn under_defrag_mode_the_same_requests_mix_nowhere_and_all_are_served() {
+    let mut memory = filled_with_files(defrag_mode(64, true));
+    for _ in 0..1500 {
+        let found = memory.allocate_or_reclaim(&one(FrameClass::Slab), &mut ());
+        memory.background(Nanoseconds::new(1), &mut ());
+        assert!(found.is_some());
+    }
+    // The first request came before the thread had made a pageblock.
+    assert!(blocks_with_both(&memory) <= 1);
+    let counters = memory.counters();
+    assert!(counters.background_compactions > 0, "{counters:?}");
+    assert_eq!(memory.validate(), Ok(()));
+}
+
+/// Memory full of pages that nobody reclaims, but for every fourth, which is free.
+fn sparse(mut memory: Memory) -> Memory {
+    let taken: Vec<_> =
+        std::iter::from_fn(|| memory.allocate(&grouped(FrameClass::Anonymous, 1))).collect();
+    for frame in taken.into_iter().filter(|frame| frame.get() % 4 == 3) {
+        memory.free(frame).unwrap();
+    }
+    memory.drain_per_cpu();
+    memory
+}
+
+#[test]
+fn under_defrag_mode_types_mix_as_a_last_resort() {
+    let slab = one(FrameClass::Slab);
+    let mut memory = sparse(defrag_mode(64, true));
+    assert_eq!(memory.allocate(&slab), None);
+    assert!(memory.allocate_or_reclaim(&slab, &mut ()).is_some());
+    let counters = memory.counters();
+    assert_eq!(counters.blocks_borrowed + counters.blocks_claimed, 1);
+    assert!(counters.direct_reclaims > 0);
+    // Once the thread has made whole pageblocks, types are apart again.
+    let mut memory = sparse(defrag_mode(64, true));
+    assert_eq!(memory.allocate(&slab), None);
+    memory.want_compaction(Order::HUGE_2M);
+    memory.background(Nanoseconds::new(1), &mut ());
+    assert!(memory.allocate(&slab).is_some());
+    assert_eq!(blocks_with_both(&memory), 0);
+    // Linux mixes at once, Illuminator never.
+    assert!(sparse(linux(64)).allocate(&slab).is_some());
+    let never = sparse(illuminator(64)).allocate_or_reclaim(&slab, &mut ());
+    assert_eq!(never, None);
+}
+
+#[test]
+fn under_defrag_mode_what_cannot_wait_mixes_at_once_or_fails_as_in_linux_6_15() {
+    let packet = Request {
+        atomic: true,
+        ..one(FrameClass::NetworkBuffer)
+    };
+    for falls_back in [false, true] {
+        let mut memory = sparse(defrag_mode(64, falls_back));
+        let found = memory.allocate_or_reclaim(&packet, &mut ());
+        assert_eq!(found.is_some(), falls_back);
+    }
+}
+
+#[test]
+fn under_defrag_mode_the_threads_keep_the_high_watermark_free_in_whole_pageblocks() {
+    // 64 MiB keep 256 frames; the high watermark is twice 4 % of memory above that.
+    let whole = |memory: &Memory| {
+        let kinds = MigrateType::ALL[..4].iter();
+        let frames = |kind: &MigrateType| {
+            memory.listed(*kind, Order::HUGE_2M) * 512
+                + memory.listed(*kind, Order::BUDDY_MAX) * 1024
+        };
+        kinds.map(frames).sum::<u32>()
+    };
+    let config = Config {
+        watermark_scale: 400,
+        ..uncompacted()
+    };
+    let mode = policies::defrag_mode::Config::default();
+    for (placement, least) in [
+        (Placement::default(), 512),
+        (Placement::DefragMode(mode), 256 + 2 * 655),
+    ] {
+        let mut memory = sparse(memory_with(64, placement, config.clone()));
+        assert_eq!(whole(&memory), 0);
+        memory.want_compaction(Order::HUGE_2M);
+        memory.background(Nanoseconds::new(1), &mut ());
+        let found = whole(&memory);
+        assert!((least..least + 1024).contains(&found), "{found} of {least}");
+        assert_eq!(memory.validate(), Ok(()));
+    }
 }
 
 #[test]

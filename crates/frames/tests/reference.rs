@@ -617,6 +617,9 @@ fn placements() -> impl Strategy<Value = Placement> {
         Just(Placement::Illuminator(
             policies::illuminator::Config::default()
         )),
+        any::<bool>().prop_map(|atomic_falls_back| {
+            Placement::DefragMode(policies::defrag_mode::Config { atomic_falls_back })
+        }),
         Just(Placement::Explored(Explored::new(
             "whims".to_owned(),
             Arc::new(Whims)

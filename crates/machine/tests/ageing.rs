@@ -12,6 +12,7 @@ const CI: &str = include_str!("../../../python/contigua/data/profiles/ci.toml");
 const LINUX: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const ILLUMINATOR: &str =
     include_str!("../../../python/contigua/data/designs/illuminator-thp.toml");
+const DEFRAG_MODE: &str = include_str!("../../../python/contigua/data/designs/defrag-mode.toml");
 const CONTIGUITAS: &str =
     include_str!("../../../python/contigua/data/designs/contiguitas-thp.toml");
 const HARDWARE: &str = include_str!("../../../python/contigua/data/designs/contiguitas-hw.toml");
@@ -61,7 +62,14 @@ fn the_same_seed_makes_the_same_history_and_another_one_does_not() {
 
 #[test]
 fn every_placement_keeps_its_memory_sound_under_the_same_demand() {
-    for design in [LINUX, ILLUMINATOR, CONTIGUITAS, HARDWARE, RELAXED] {
+    for design in [
+        LINUX,
+        ILLUMINATOR,
+        DEFRAG_MODE,
+        CONTIGUITAS,
+        HARDWARE,
+        RELAXED,
+    ] {
         for profile in [MIXED, CI] {
             let mut server = server(design, profile, 1, 7);
             for time in 1..=10 {
@@ -233,6 +241,24 @@ fn no_block_mixes_under_illuminator() {
         .count();
     assert!((mixed as u64) < pins, "{mixed} mixed blocks, {pins} pins");
     assert_eq!(server.memory().counters().blocks_borrowed, 0);
+}
+
+/// In full memory: blocks that hold movable and unmovable frames, and those that could be free.
+fn mixed_and_potential(design: &str) -> (usize, u32) {
+    let mut config = server(design, MIXED, 2, 1).config().clone();
+    config.files = 3.0;
+    let mut server = Server::new(config).unwrap();
+    server.run_until(minutes(60));
+    let blocks = server.memory().pageblocks().iter();
+    let mixed = blocks.filter(|block| block.movable() > 0 && block.unmovable() > 0);
+    (mixed.count(), server.sample().contiguity.blocks_2m.potential)
+}
+
+#[test]
+fn under_defrag_mode_half_as_many_blocks_mix_as_under_linux() {
+    let [linux, defragmented] = [LINUX, DEFRAG_MODE].map(mixed_and_potential);
+    assert!(2 * defragmented.0 < linux.0, "{defragmented:?} {linux:?}");
+    assert!(defragmented.1 > linux.1, "{defragmented:?} {linux:?}");
 }
 
 #[test]

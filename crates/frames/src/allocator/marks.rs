@@ -3,6 +3,7 @@
 use contigua_units::Order;
 
 use super::Frames;
+use crate::policies::PlacementPolicy;
 use crate::storage::Storage;
 use crate::watermarks::{Watermarks, linux_min};
 
@@ -37,6 +38,11 @@ impl<S: Storage> Frames<S> {
     /// Wakes background reclaim for a region.
     #[cold]
     pub(crate) fn wake(&mut self, region: usize, order: Order) {
+        let order = if self.placement.defragments() {
+            order.max(Order::HUGE_2M)
+        } else {
+            order
+        };
         let woken = &mut self.regions[region].woken;
         if woken.is_none() {
             self.counters.background_reclaims += 1;

@@ -95,6 +95,13 @@ pub trait PlacementPolicy {
     fn pinning(&self) -> Pinning {
         Pinning::InPlace
     }
+
+    /// True if whole pageblocks are made before types mix: the kernel's threads work until the high
+    /// watermark is free in whole pageblocks, and a request for which reclaim and compaction found no
+    /// block asks once more, as [`Request::last_resort`].
+    fn defragments(&self) -> bool {
+        false
+    }
 }
 
 /// The type of a request by what it is for, where a policy has no other opinion.
@@ -196,6 +203,15 @@ macro_rules! policies {
                     Self::Explored(explored) => explored.policy().pinning(),
                 }
             }
+
+            #[inline]
+            fn defragments(&self) -> bool {
+                match self {
+                    $(Self::$variant(policy) => policy.defragments(),)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(explored) => explored.policy().defragments(),
+                }
+            }
         }
     };
 }
@@ -205,6 +221,8 @@ policies! {
     linux: Linux, "linux";
     /// Illuminator: no mixing inside a pageblock.
     illuminator: Illuminator, "illuminator";
+    /// Linux with `vm.defrag_mode`: types mix as a last resort.
+    defrag_mode: DefragMode, "defrag-mode";
     /// Contiguitas: two regions.
     contiguitas: Contiguitas, "contiguitas";
 }
