@@ -22,7 +22,7 @@ use crate::controller::Controller;
 use crate::counters::Counters;
 use crate::lists::{Discipline, FreeLists};
 use crate::per_cpu::slot;
-use crate::policies::{Confinement, Placement, PlacementPolicy};
+use crate::policies::{Confinement, Placement, PlacementPolicy, Steering};
 use crate::pressure::Pressure;
 use crate::record::{FrameClass, FrameRecord, Role};
 use crate::request::{Request, Wakes};
@@ -94,6 +94,8 @@ pub struct Frames<S> {
     pub(crate) placement: Placement,
     #[cfg_attr(feature = "state", state(skip))]
     pub(crate) confinement: Option<Confinement>,
+    #[cfg_attr(feature = "state", state(skip))]
+    pub(crate) steering: Option<Steering>,
     pub(crate) lists: FreeLists,
     /// The unmovable and the movable region; without regions the first one is all of memory.
     pub(crate) regions: [Region; 2],
@@ -116,6 +118,8 @@ pub struct Frames<S> {
     pub(crate) waits_for_border: bool,
     /// When the controller looks at both regions next although nobody is short.
     pub(crate) next_look: Nanoseconds,
+    /// Tainted superpageblocks may have fewer free pageblocks than they should.
+    pub(crate) wants_emptying: bool,
     /// The block that hardware empties.
     pub(crate) clearing: Option<Clearing>,
     /// An allocation is under way, and must not resize regions.
@@ -202,6 +206,11 @@ impl<S: Storage> Frames<S> {
 
     /// Takes a block of the lists of one type.
     pub(crate) fn take_listed(&mut self, kind: MigrateType, order: Order) -> Option<Frame> {
+        if let Some(steering) = self.steering
+            && slot(kind).is_some()
+        {
+            return self.take_steered(steering, kind, order);
+        }
         let parts = self.storage.parts();
         let (block, have) = match self.lists.discipline() {
             Discipline::Recency => {
@@ -265,7 +274,11 @@ impl<S: Storage> Frames<S> {
             head = head.min(buddy);
             order = Order::new(order.get() + 1);
         }
-        let at_end = self.may_merge_soon(head, order);
+        // Movable requests come to tainted superpageblocks last.
+        let is_last = |steering| {
+            self.kind_of(head) == MigrateType::Movable && self.is_noted_tainted(steering, head)
+        };
+        let at_end = self.may_merge_soon(head, order) || self.steering.is_some_and(is_last);
         self.insert(head, order, at_end);
     }
 
@@ -300,6 +313,9 @@ impl<S: Storage> Frames<S> {
         } = &self.regions[region];
         let left = free.saturating_sub(u64::from(request.order.frames()));
         if left < watermarks.wake() {
+            if let Some(frame) = self.overflow(home, request) {
+                return Some(frame);
+            }
             if request.wakes == Wakes::Kswapd {
                 self.wake(region, request.order);
             }

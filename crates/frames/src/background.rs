@@ -25,7 +25,7 @@ impl<S: Storage> Frames<S> {
     /// Returns true if a kernel thread was woken and has not run since.
     #[must_use]
     pub fn has_background_work(&self) -> bool {
-        self.regions.iter().any(|region| region.woken.is_some())
+        self.wants_emptying || self.regions.iter().any(|region| region.woken.is_some())
     }
 
     /// Effort of a page fault for a 2 MB page when no block is free.
@@ -52,6 +52,7 @@ impl<S: Storage> Frames<S> {
                 || region.frames() > 0 && now.get() >= region.next_proactive.get()
         }) || self.confinement.is_some() && now.get() >= self.next_look.get()
             || self.is_clearing()
+            || self.wants_emptying
     }
 
     /// Wakes background compaction for a request of an order that found no block (Linux wakes
@@ -75,6 +76,11 @@ impl<S: Storage> Frames<S> {
         let looks = self.confinement.is_some() && now.get() >= self.next_look.get();
         if looks {
             self.next_look = Nanoseconds::new(now.get() + LOOK_INTERVAL);
+        }
+        if let Some(steering) = self.steering
+            && core::mem::take(&mut self.wants_emptying)
+        {
+            self.empty_tainted(steering, moves);
         }
         if is_woken {
             self.evacuate_sheltered(moves);

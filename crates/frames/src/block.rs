@@ -57,6 +57,8 @@ pub struct BlockRecord {
     pub(crate) before: MigrateType,
     /// Compaction found nothing to gain here; forgotten when its scanners start over.
     pub(crate) skip: bool,
+    /// In the first pageblock of a superpageblock: it was tainted when it was last looked at.
+    pub(crate) tainted: bool,
 }
 
 impl BlockRecord {

@@ -16,6 +16,12 @@ impl<S: Storage> Frames<S> {
     /// Looks through the lists of other types, the largest blocks first, so that types mix in as
     /// few pageblocks as possible (Linux's `__rmqueue_fallback`).
     pub(crate) fn fall_back(&mut self, home: MigrateType, request: &Request) -> Option<Frame> {
+        if let Some(steering) = self.steering {
+            let steered = self.fall_back_steered(steering, home, request);
+            if steered.is_some() {
+                return steered;
+            }
+        }
         let fallbacks = self.placement.fallbacks(home);
         for order in (request.order.get()..=Order::BUDDY_MAX.get())
             .rev()

@@ -40,6 +40,7 @@ mod regions;
 mod relocation;
 mod request;
 mod storage;
+mod superpageblocks;
 mod users;
 mod validate;
 mod watermarks;

@@ -162,7 +162,7 @@ impl<S: Storage> Frames<S> {
             ..*request
         };
         self.placement
-            .defragments()
+            .has_last_resort()
             .then(|| self.allocate(&again))?
     }
 

@@ -15,11 +15,15 @@ use crate::request::Request;
 use crate::storage::Storage;
 use contigua_contiguity::FrameKind;
 
+/// Part of the movable region that movable requests leave free in the unmovable one (Linux's
+/// `sysctl_lowmem_reserve_ratio` of `ZONE_NORMAL`).
+const LOWMEM_RESERVE_RATIO: u64 = 32;
+
 impl<S: Storage> Frames<S> {
     /// Looks at both regions and moves the border if the controller says so. Never on the path of
     /// an allocation (the Contiguitas article, "Moving Resizing Off the Critical Path").
     pub(crate) fn resize(&mut self, now: Nanoseconds, moves: &mut dyn Moves) {
-        let Some(confinement) = &self.confinement else {
+        let Some(confinement) = self.confinement.as_ref().filter(|c| !c.is_fixed) else {
             return;
         };
         if self.is_allocating {
@@ -72,7 +76,7 @@ impl<S: Storage> Frames<S> {
     /// into the rest of the movable one. Ends at the first that cannot be emptied; returns how
     /// many went.
     pub fn expand(&mut self, blocks: usize, moves: &mut dyn Moves) -> usize {
-        if self.confinement.is_none() {
+        if self.confinement.as_ref().is_none_or(|c| c.is_fixed) {
             return 0;
         }
         self.counters.expansions += 1;
@@ -97,7 +101,7 @@ impl<S: Storage> Frames<S> {
     /// many went at once. One that only hardware can empty goes when that is done
     /// ([`Frames::next_relocation`]), and then the rest.
     pub fn shrink(&mut self, blocks: usize, moves: &mut dyn Moves) -> usize {
-        let Some(confinement) = &self.confinement else {
+        let Some(confinement) = self.confinement.as_ref().filter(|c| !c.is_fixed) else {
             return 0;
         };
         if self.clearing.is_some() {
@@ -194,15 +198,38 @@ impl<S: Storage> Frames<S> {
         }
     }
 
+    /// Takes a single movable frame from the unmovable region, where the border is fixed, as Linux
+    /// takes it from the next zone: beyond what that keeps for itself.
+    pub(crate) fn overflow(&mut self, home: MigrateType, request: &Request) -> Option<Frame> {
+        let is_fixed = self.confinement.as_ref().is_some_and(|c| c.is_fixed);
+        if !is_fixed || home != MigrateType::Movable || request.order > Order::BASE {
+            return None;
+        }
+        let [lower, upper] = &self.regions;
+        if lower.free <= lower.watermarks.wake() + upper.frames() / LOWMEM_RESERVE_RATIO {
+            return None;
+        }
+        let frame = self.take_listed(MigrateType::Unmovable, Order::BASE)?;
+        self.counters.blocks_borrowed += 1;
+        self.finish(frame, request);
+        Some(frame)
+    }
+
     /// Moves movable frames that sheltered in the unmovable region back where they belong, as far
-    /// as there is room.
+    /// as there is room; where the border is fixed, as many as the unmovable region is short of.
     pub(crate) fn evacuate_sheltered(&mut self, moves: &mut dyn Moves) {
-        if self
-            .confinement
-            .as_ref()
-            .is_none_or(|c| !c.shelters_movable)
-        {
+        let Some(confinement) = self.confinement.as_ref().filter(|c| c.shelters_movable) else {
             return;
+        };
+        let mut most = u64::MAX;
+        if confinement.is_fixed {
+            let [lower, upper] = &self.regions;
+            most = lower.watermarks.boosted_high().saturating_sub(lower.free);
+            let room = upper.free.saturating_sub(upper.watermarks.high());
+            if most > room {
+                // Linux reclaims in the zone itself; here what is oldest makes room for what is there.
+                self.reclaim(MOVABLE, most - room, Context::Background);
+            }
         }
         for number in 0..block_of(self.border) {
             if self.pageblocks()[number].movable == 0 {
@@ -218,13 +245,15 @@ impl<S: Storage> Frames<S> {
                     continue;
                 }
                 let region = &self.regions[MOVABLE];
-                if region.free <= region.watermarks.high() {
+                if most == 0 || region.free <= region.watermarks.high() {
                     return;
                 }
                 let Some(to) = self.take_listed(MigrateType::Movable, record.order()) else {
                     return;
                 };
-                self.counters.frames_evacuated += u64::from(record.order().frames());
+                let frames = u64::from(record.order().frames());
+                most = most.saturating_sub(frames);
+                self.counters.frames_evacuated += frames;
                 self.move_block(frame, to, moves);
             }
         }

@@ -4,3 +4,5 @@ mod contiguitas;
 mod linux;
 mod reference;
 mod soak;
+mod superpageblocks;
+mod zone_movable;

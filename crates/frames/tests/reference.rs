@@ -624,6 +624,15 @@ fn placements() -> impl Strategy<Value = Placement> {
             "whims".to_owned(),
             Arc::new(Whims)
         ))),
+        any::<bool>().prop_map(|many| {
+            Placement::Superpageblocks(policies::superpageblocks::Config {
+                size: Bytes::new(if many { 4 << 20 } else { 8 << 20 }),
+                reserve_percent: 10.0,
+            })
+        }),
+        (10.0..90.0).prop_map(|kernelcore_percent| {
+            Placement::ZoneMovable(policies::zone_movable::Config { kernelcore_percent })
+        }),
         any::<(bool, bool)>().prop_map(move |(strict, hardware)| contiguitas(strict, hardware)),
     ]
 }

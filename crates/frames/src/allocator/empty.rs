@@ -1,6 +1,6 @@
 //! A machine whose frames are all free.
 
-use contigua_units::{Frame, Nanoseconds, Order};
+use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
 
 use super::{Frames, Region};
 use crate::Error;
@@ -37,7 +37,8 @@ impl<S: Storage> Frames<S> {
         {
             return Err(Error::Layout);
         }
-        let confinement = placement.confinement();
+        let confinement = placement.confinement(Bytes::new(u64::from(total) * PAGE_BYTES));
+        let steering = placement.steering();
         let border = match &confinement {
             None => 0,
             Some(regions) => {
@@ -86,6 +87,7 @@ impl<S: Storage> Frames<S> {
             config,
             placement,
             confinement,
+            steering,
             border,
             total,
             free: u64::from(total),
@@ -98,6 +100,7 @@ impl<S: Storage> Frames<S> {
             requested_movable: 0,
             waits_for_border: false,
             next_look: Nanoseconds::new(0),
+            wants_emptying: false,
             clearing: None,
             is_allocating: false,
             controller: Controller::new(resize).giving_back(give_back),

@@ -98,9 +98,10 @@ impl PlacementPolicy for Config {
         }
     }
 
-    fn confinement(&self) -> Option<Confinement> {
+    fn confinement(&self, _: Bytes) -> Option<Confinement> {
         Some(Confinement {
             least_unmovable: self.unmovable_min,
+            is_fixed: false,
             window_percent: self.border_window,
             hardware_migration: self.hardware_migration,
             by_type: self.hardware_migration && self.bias && self.by_type,

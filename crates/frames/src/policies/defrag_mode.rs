@@ -55,4 +55,8 @@ impl PlacementPolicy for Config {
     fn defragments(&self) -> bool {
         true
     }
+
+    fn has_last_resort(&self) -> bool {
+        true
+    }
 }

@@ -56,6 +56,9 @@ pub enum Pinning {
 pub struct Confinement {
     /// The unmovable region at the start and at its smallest.
     pub least_unmovable: contigua_units::Bytes,
+    /// True if the border stays where it is. Single movable frames then use the unmovable region,
+    /// too, beyond what Linux reserves there (`lowmem_reserve_ratio`), and give way when it is short.
+    pub is_fixed: bool,
     /// Share of each region next to the border, in percent, that is used last.
     pub window_percent: u32,
     /// True if hardware moves frames in use that are in the border's way.
@@ -68,6 +71,16 @@ pub struct Confinement {
     pub give_back: controller::GiveBack,
     /// When and how much to resize.
     pub resize: controller::Config,
+}
+
+/// Superpageblocks: aligned groups of pageblocks, by which requests are steered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steering {
+    /// Pageblocks of a superpageblock.
+    pub blocks: u32,
+    /// Free pageblocks of a tainted one that movable memory leaves alone, in thousandths of its
+    /// pageblocks, at least one.
+    pub reserve_permille: u32,
 }
 
 /// Decides where requests are served.
@@ -86,8 +99,9 @@ pub trait PlacementPolicy {
         Discipline::Recency
     }
 
-    /// The regions, if there are any.
-    fn confinement(&self) -> Option<Confinement> {
+    /// The regions of so much memory, if there are any.
+    fn confinement(&self, memory: contigua_units::Bytes) -> Option<Confinement> {
+        let _ = memory;
         None
     }
 
@@ -97,10 +111,20 @@ pub trait PlacementPolicy {
     }
 
     /// True if whole pageblocks are made before types mix: the kernel's threads work until the high
-    /// watermark is free in whole pageblocks, and a request for which reclaim and compaction found no
-    /// block asks once more, as [`Request::last_resort`].
+    /// watermark is free in whole pageblocks.
     fn defragments(&self) -> bool {
         false
+    }
+
+    /// True if a request for which reclaim and compaction found no block asks once more, as
+    /// [`Request::last_resort`].
+    fn has_last_resort(&self) -> bool {
+        false
+    }
+
+    /// The superpageblocks, if there are any.
+    fn steering(&self) -> Option<Steering> {
+        None
     }
 }
 
@@ -188,11 +212,11 @@ macro_rules! policies {
                 }
             }
 
-            fn confinement(&self) -> Option<Confinement> {
+            fn confinement(&self, memory: contigua_units::Bytes) -> Option<Confinement> {
                 match self {
-                    $(Self::$variant(policy) => policy.confinement(),)*
+                    $(Self::$variant(policy) => policy.confinement(memory),)*
                     #[cfg(feature = "alloc")]
-                    Self::Explored(explored) => explored.policy().confinement(),
+                    Self::Explored(explored) => explored.policy().confinement(memory),
                 }
             }
 
@@ -212,6 +236,22 @@ macro_rules! policies {
                     Self::Explored(explored) => explored.policy().defragments(),
                 }
             }
+
+            fn has_last_resort(&self) -> bool {
+                match self {
+                    $(Self::$variant(policy) => policy.has_last_resort(),)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(explored) => explored.policy().has_last_resort(),
+                }
+            }
+
+            fn steering(&self) -> Option<Steering> {
+                match self {
+                    $(Self::$variant(policy) => policy.steering(),)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(explored) => explored.policy().steering(),
+                }
+            }
         }
     };
 }
@@ -223,8 +263,12 @@ policies! {
     illuminator: Illuminator, "illuminator";
     /// Linux with `vm.defrag_mode`: types mix as a last resort.
     defrag_mode: DefragMode, "defrag-mode";
+    /// Superpageblocks: unmovable memory packs into tainted gigabytes.
+    superpageblocks: Superpageblocks, "superpageblocks";
     /// Contiguitas: two regions.
     contiguitas: Contiguitas, "contiguitas";
+    /// Linux's `ZONE_MOVABLE`: a border that stays.
+    zone_movable: ZoneMovable, "zone-movable";
 }
 
 impl Default for Placement {

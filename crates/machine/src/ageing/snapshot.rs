@@ -301,24 +301,19 @@ impl Snapshot {
         self.restore_under(&design.placement, &design.memory, path)
     }
 
-    /// Memory in this state, to be looked at, under the default settings of the policy that placed
-    /// it.
+    /// Memory in this state, to be looked at: its blocks where they were, and its border.
     ///
     /// # Errors
     /// As [`Snapshot::restore`].
     pub fn restore_as_it_was(&self, path: &Path) -> Result<Memory, Error> {
-        let unmovable_min = Bytes::new(u64::from(self.border.unwrap_or(0)) * PAGE_BYTES);
-        let placement = match self.placement.as_str() {
-            "contiguitas" => Placement::Contiguitas(policies::contiguitas::Config {
-                unmovable_min,
+        // Without a border, all policies have pageblocks like Linux's.
+        let placement = self.border.map_or_else(Placement::default, |border| {
+            Placement::Contiguitas(policies::contiguitas::Config {
+                unmovable_min: Bytes::new(u64::from(border) * PAGE_BYTES),
                 strict: false,
                 ..policies::contiguitas::Config::default()
-            }),
-            "illuminator" => Placement::Illuminator(policies::illuminator::Config::default()),
-            // What a policy that was tried out has placed has pageblocks like Linux's.
-            "linux" | "explored" => Placement::default(),
-            _ => return Err(self.placed_otherwise(Placement::default().name(), path)),
-        };
+            })
+        });
         self.restore_under(&placement, &Config::default(), path)
     }
 
