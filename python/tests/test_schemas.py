@@ -151,6 +151,14 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         }
         report["config"]["machine"]["core"] |= {"fill_cycles": 1, "eliminates_copies": False}
         report["config"]["machine"]["cache"]["prefetch"]["next_page"] = False
+        report["config"]["machine"]["iommu"] = {
+            "tlb_entries": 64,
+            "table_entries": 32,
+            "invalidation_cycles": 2127,
+            "device_tlb_entries": 0,
+            "device_invalidation": "900ns",
+            "strict": False,
+        }
         if contiguitas := report["config"]["design"]["placement"].get("contiguitas"):
             contiguitas |= {"idle": "60s", "reserve_percent": 10.0, "bias": True, "by_type": True}
             contiguitas["resize"]["watermarks"] = True
@@ -170,6 +178,9 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
             moved["traffic"] = dict.fromkeys(traffic, 0)
             moved["unavailable_to_devices"] = moved["unavailable"]
         report["cache"]["coherence"]["pages_ahead"] = 0
+        device = ("device_tlb_lookups", "device_tlb_misses", "iommu_reads", "iommu_walk_cycles")
+        queue = ("queued_invalidations", "invalidation_wait_cycles")
+        report["devices"] |= dict.fromkeys((*device, *queue), 0)
         report["kernel"]["host_fault_cycles"] = 0
         splits = ("munmap", "mprotect", "mremap", "madvise", "fault")
         report["kernel"] |= {f"splits_{cause}": 0 for cause in splits}

@@ -7,6 +7,7 @@
 mod age;
 mod design;
 mod holes;
+mod iommu;
 mod machine;
 mod regions;
 mod run;
@@ -23,6 +24,7 @@ pub use self::design::{
     DesignConfig, HostConfig, LlcMigration, MigrationConfig, Shootdown, SoftwareMigration,
 };
 pub use self::holes::Holes;
+pub use self::iommu::IommuConfig;
 pub use self::machine::{KernelCosts, MachineConfig, PageTableLevels};
 pub use self::regions::{Point, RegionConfig};
 pub use self::run::{AdvisedMemory, CONFIDENCE, Detail, RunConfig};

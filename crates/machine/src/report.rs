@@ -250,6 +250,18 @@ pub struct DeviceReport {
     pub iotlb_misses: u64,
     /// Translations that were taken out of it.
     pub iotlb_invalidations: u64,
+    /// Look-ups in the device's own TLB, if it has one.
+    pub device_tlb_lookups: u64,
+    /// Those that missed.
+    pub device_tlb_misses: u64,
+    /// Entries of the IOMMU's tables that walks read.
+    pub iommu_reads: u64,
+    /// Time that these walks took the device.
+    pub iommu_walk_cycles: Cycles,
+    /// Invalidations that the kernel put into the queue, each of a page or of all.
+    pub queued_invalidations: u64,
+    /// Time for which processors waited for them.
+    pub invalidation_wait_cycles: Cycles,
 }
 
 /// Misses that a direct segment would avoid, as the Direct Segments paper counts them (section

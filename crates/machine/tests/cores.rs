@@ -345,6 +345,36 @@ fn a_device_goes_on_while_its_buffers_migrate() {
 }
 
 #[test]
+fn a_buffers_migration_lasts_until_the_iommu_has_invalidated() {
+    let parts = serving(2, 400);
+    let moved = |cycles, device_tlb_entries| {
+        let mut config = config(2, 100_000.0, llc());
+        config.machine.iommu.invalidation_cycles = Cycles::new(cycles);
+        config.machine.iommu.device_tlb_entries = device_tlb_entries;
+        run(config, &parts)
+    };
+    let (fast, slow, ats) = (moved(0, 0), moved(30_000, 0), moved(0, 16));
+    let life = |report: &Report| {
+        let migration = report.migration.as_ref().unwrap();
+        assert!(migration.buffers > 2, "{migration:?}");
+        migration.lifetime_cycles.get() / migration.completed
+    };
+    assert!(
+        life(&slow) > life(&fast) + 3000,
+        "{} {}",
+        life(&slow),
+        life(&fast)
+    );
+    assert!(life(&ats) > life(&fast), "{} {}", life(&ats), life(&fast));
+    // Meanwhile the device uses the old frame, from which it is redirected.
+    let redirected = |report: &Report| report.migration.as_ref().unwrap().traffic.forwarded;
+    assert!(redirected(&slow) > redirected(&fast));
+    let devices = ats.devices.unwrap();
+    assert!(devices.device_tlb_lookups > devices.iotlb_lookups);
+    assert_eq!(devices.device_tlb_misses, devices.iotlb_lookups);
+}
+
+#[test]
 fn software_does_not_move_what_a_device_holds() {
     let lazy = MigrationConfig::Software(SoftwareMigration {
         shootdown: Shootdown::Lazy,

@@ -22,14 +22,17 @@ const DIRECT_IO: u64 = 0o40002;
 
 /// A server whose process has a megabyte, none of which it has touched.
 fn server(design: &str, detail: Detail, skip: u64) -> Engine {
-    let config = RunConfig {
+    started(RunConfig {
         detail,
         skip,
         ..crate::common::config(
             crate::common::design(design),
             crate::common::machine(256 << 20),
         )
-    };
+    })
+}
+
+fn started(config: RunConfig) -> Engine {
     let mut engine = crate::common::engine(config);
     let process = ProcessId(0);
     consume(&mut engine, &Event::ThreadStart { process });
@@ -126,7 +129,10 @@ fn a_vector_that_is_not_told_costs_its_bytes_only() {
 
 /// Pages of direct reads and writes of 64 KB: how many were pinned, and moved for it.
 fn transfer_directly(design: &str, detail: Detail) -> Report {
-    let mut engine = server(design, detail, 0);
+    direct_transfers(server(design, detail, 0))
+}
+
+fn direct_transfers(mut engine: Engine) -> Report {
     call(&mut engine, OPEN, [0, DIRECT_IO, 0, 0, 0, 0], 3);
     read(&mut engine);
     call(&mut engine, WRITE, [3, BUFFER, BYTES, 0, 0, 0], BYTES)
@@ -162,6 +168,30 @@ fn direct_io_pins_the_programs_pages_and_lets_them_go() {
 fn direct_io_goes_from_the_device_to_the_pages() {
     let report = transfer_directly(LINUX_4K, Detail::Full);
     let coherence = report.cache.unwrap().coherence;
+    let devices = report.devices.unwrap();
     assert_eq!(coherence.device_writes, BYTES / 64);
-    assert_eq!(coherence.device_reads, BYTES / 64);
+    assert_eq!(coherence.device_reads, BYTES / 64 + devices.iommu_reads);
+    // 32 addresses that were never used before: four tables for the first, one for the others.
+    assert_eq!((devices.iotlb_misses, devices.iommu_reads), (32, 35));
+    assert_eq!(devices.queued_invalidations, 0);
+}
+
+#[test]
+fn a_strict_iommu_invalidates_after_each_transfer_and_processors_wait() {
+    let run = |strict| {
+        let mut machine = crate::common::machine(256 << 20);
+        machine.iommu.strict = strict;
+        let config = crate::common::config(crate::common::design(LINUX_4K), machine);
+        direct_transfers(started(RunConfig {
+            detail: Detail::Full,
+            ..config
+        }))
+    };
+    let (lazy, strict) = (run(false), run(true));
+    let wait = crate::common::machine(64 << 20).iommu.invalidation_cycles;
+    let devices = strict.devices.unwrap();
+    assert_eq!(devices.queued_invalidations, 2);
+    assert_eq!(devices.invalidation_wait_cycles.get(), 2 * wait.get());
+    assert_eq!(devices.iotlb_invalidations, 32);
+    assert!(kernel(&strict) >= kernel(&lazy) + 2 * wait.get());
 }

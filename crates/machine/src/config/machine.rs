@@ -7,6 +7,8 @@ use contigua_translation::{NestedConfig, TlbConfig, WalkCacheConfig};
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds};
 use serde::{Deserialize, Serialize};
 
+use super::iommu::IommuConfig;
+
 /// The hardware of a simulated server: a file in `machines/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -33,6 +35,9 @@ pub struct MachineConfig {
     pub page_table_levels: PageTableLevels,
     /// Caches and memory.
     pub cache: HierarchyConfig,
+    /// Translation of devices' addresses.
+    #[serde(default)]
+    pub iommu: IommuConfig,
     /// Costs of the kernel's work.
     pub kernel: KernelCosts,
 }

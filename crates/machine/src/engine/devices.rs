@@ -8,24 +8,27 @@
 //! them. What the kernel does beside that copy is in the costs of a system call. The program's side
 //! of every copy, of sockets and files, takes the program's TLBs and caches.
 //!
+//! The device has addresses of its own: its buffers stay mapped, and pages of direct I/O are mapped
+//! for one transfer ([`super::iommu`]).
+//!
 //! Files that were opened with `O_DIRECT` are not copied: a device reads and writes the program's
 //! pages, which are pinned meanwhile. It takes no time of its own, and the call ends with it.
 
 use contigua_cache::AccessKind;
 use contigua_cache::coherent::CoreRequest;
+use contigua_frames::FrameClass;
 use contigua_program::syscall::{Call, DescriptorKind};
 use contigua_program::wire::ThreadId;
 use contigua_translation::Access;
 use contigua_units::{Cycles, Frame, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtRange};
 
 use super::Engine;
+use super::iommu::{DevicePage, Iommu};
 use super::timing::Asked;
 use crate::Error;
 use crate::port::pass;
 use crate::report::DeviceReport;
 
-/// Entries of the IOMMU's TLB: 64, as measured on Intel's (Amit et al., WIOSCA 2010, section 4.2).
-const IOTLB_ENTRIES: usize = 64;
 /// Buffers that the device's queues go round: of a queue of 512 descriptors, 2 KB each.
 const RING: usize = 256;
 /// Misses of a copy loop that overlap: a core's line-fill buffers, as far as a loop fills them.
@@ -36,11 +39,12 @@ const OVERLAP: u64 = 8;
 pub(crate) struct Devices {
     /// Frames of the queue, in turn; none before the first connection.
     buffers: Vec<Frame>,
+    /// Their addresses.
+    pages: Vec<DevicePage>,
     next: usize,
     /// Bytes of the current buffer that are used.
     used: u64,
-    /// Least recently used first.
-    iotlb: Vec<Frame>,
+    iommu: Iommu,
     counters: DeviceReport,
 }
 
@@ -55,33 +59,34 @@ impl Devices {
     #[cfg(test)]
     pub(super) fn shrink_ring(&mut self, buffers: usize) {
         self.buffers.truncate(buffers);
+        self.pages.truncate(buffers);
         self.next = self.next.min(buffers - 1);
     }
 
-    /// A buffer has moved: the queue and the translations follow.
-    pub(super) fn moved(&mut self, from: Frame, to: Frame) {
-        for buffer in &mut self.buffers {
+    /// A buffer has moved: its entry is written, and an invalidation queued that takes so long.
+    pub(super) fn moved(&mut self, from: Frame, to: Frame, now: Cycles, latency: Cycles) {
+        for (buffer, &page) in self.buffers.iter_mut().zip(&self.pages) {
             if *buffer == from {
                 *buffer = to;
+                self.iommu.remap(page, to, now, latency, &mut self.counters);
             }
         }
-        let before = self.iotlb.len();
-        self.iotlb.retain(|&frame| frame != from);
-        self.counters.iotlb_invalidations += (before - self.iotlb.len()) as u64;
     }
 
-    fn translate(&mut self, frame: Frame) {
-        self.counters.iotlb_lookups += 1;
-        if let Some(at) = self.iotlb.iter().position(|&held| held == frame) {
-            let frame = self.iotlb.remove(at);
-            self.iotlb.push(frame);
-            return;
-        }
-        self.counters.iotlb_misses += 1;
-        if self.iotlb.len() == IOTLB_ENTRIES {
-            self.iotlb.remove(0);
-        }
-        self.iotlb.push(frame);
+    /// Ends the invalidations that are due.
+    pub(super) fn work_queue(&mut self, now: Cycles) {
+        self.iommu.work(now, &mut self.counters);
+    }
+
+    /// When the next invalidation ends.
+    pub(super) fn due(&self) -> Option<Cycles> {
+        self.iommu.due()
+    }
+
+    /// When the invalidations of a buffer will have ended; nothing if they have.
+    pub(super) fn settles(&self, buffer: Frame) -> Option<Cycles> {
+        let at = self.buffers.iter().position(|&held| held == buffer)?;
+        self.iommu.settles(self.pages[at])
     }
 
     pub(super) fn reset_counters(&mut self) {
@@ -157,16 +162,30 @@ impl Engine {
         self.charge(latency + pinning);
         self.interrupt_shootdown_targets();
         let writes = asked.access() == Access::Write;
+        let mut mapped = Vec::new();
         page = first;
         while page < buffer.end {
             let from = buffer.start.max(page) - page;
             let to = buffer.end.min(page + PAGE_BYTES) - page;
             if let Some(frame) = self.kernel.frame_of(page) {
-                self.devices.translate(frame);
-                self.transfer_page(frame, from, to, writes);
+                // Without memory for its tables, the device takes the page's own address.
+                let at = self.map_for_device(frame).and_then(|at| {
+                    mapped.push(at);
+                    self.translate_for_device(at)
+                });
+                self.transfer_page(at.unwrap_or(frame), from, to, writes);
             }
             page = page + PAGE_BYTES;
         }
+        let iommu = &self.config.machine.iommu;
+        let latency = iommu.invalidation(self.config.machine.clock);
+        let waiting =
+            self.devices
+                .iommu
+                .unmap(&mapped, iommu.strict, latency, &mut self.devices.counters);
+        // Each page's entry was written and cleared.
+        let entry = self.kernel.costs().page_table_entry_cycles.get();
+        self.charge(waiting + Cycles::new(2 * entry * mapped.len() as u64));
         let bytes = buffer.end - buffer.start;
         if writes {
             self.devices.counters.bytes_received += bytes;
@@ -177,6 +196,46 @@ impl Engine {
         self.charge(unpinning);
         self.interrupt_shootdown_targets();
         Ok(())
+    }
+
+    /// Gives a frame an address for the device; none without memory for tables.
+    fn map_for_device(&mut self, frame: Frame) -> Option<DevicePage> {
+        let kernel = &mut self.kernel;
+        self.devices
+            .iommu
+            .map(frame, || kernel.take_for_device(FrameClass::KernelOther))
+    }
+
+    /// Translates a page for the device, which may use an old translation while an invalidation is
+    /// in the queue.
+    fn translate_for_device(&mut self, page: DevicePage) -> Option<Frame> {
+        let now = self.now();
+        let Devices {
+            iommu, counters, ..
+        } = &mut self.devices;
+        iommu.work(now, counters);
+        let memory = &mut self.memory;
+        iommu.translate(page, &self.config.machine.iommu, counters, |entry| {
+            let memory = memory.as_mut();
+            memory.map_or(Cycles::ZERO, |memory| {
+                memory.device(entry, false, now, pass)
+            })
+        })
+    }
+
+    /// Takes the buffers of the device's queue, as many as there is memory for.
+    fn fill_ring(&mut self) {
+        for _ in 0..RING {
+            let Some(frame) = self.kernel.take_for_device(FrameClass::NetworkBuffer) else {
+                return;
+            };
+            let Some(page) = self.map_for_device(frame) else {
+                self.kernel.free_frame(frame);
+                return;
+            };
+            self.devices.buffers.push(frame);
+            self.devices.pages.push(page);
+        }
     }
 
     /// The device reads or writes a part of a page.
@@ -225,7 +284,7 @@ impl Engine {
             return;
         }
         if self.devices.buffers.is_empty() {
-            self.devices.buffers = self.kernel.take_network_buffers(RING);
+            self.fill_ring();
         }
         if self.devices.buffers.is_empty() {
             return;
@@ -239,10 +298,16 @@ impl Engine {
         let mut cycles = 0;
         while left > 0 {
             let frame = self.devices.buffers[self.devices.next];
-            self.devices.translate(frame);
+            let page = self.devices.pages[self.devices.next];
+            let translated = self.translate_for_device(page);
+            let device = translated.expect("buffers stay mapped");
+            debug_assert!(
+                device == frame || self.is_moving(device),
+                "the device uses a frame from which its buffer has moved"
+            );
             let from = self.devices.used;
             let part = left.min(PAGE_BYTES - from);
-            cycles += self.copy_buffer(frame, from, part, receives);
+            cycles += self.copy_buffer(frame, device, from, part, receives);
             left -= part;
             self.devices.used += part;
             if self.devices.used == PAGE_BYTES {
@@ -253,31 +318,39 @@ impl Engine {
         self.charge(Cycles::new(cycles / OVERLAP));
     }
 
-    /// Lets the device and the core access a part of a buffer; returns the cycles of the core's
-    /// accesses, one after the other.
-    fn copy_buffer(&mut self, frame: Frame, from: u64, bytes: u64, receives: bool) -> u64 {
+    /// Lets the device and the core access a part of a buffer, each by its own translation;
+    /// returns the cycles of the core's accesses, one after the other.
+    fn copy_buffer(
+        &mut self,
+        frame: Frame,
+        device: Frame,
+        from: u64,
+        bytes: u64,
+        receives: bool,
+    ) -> u64 {
         let now = self.now();
         let core = self.current;
         let Some(memory) = &mut self.memory else {
             return 0;
         };
-        let first = frame.address().get();
+        let (first, of_device) = (frame.address().get(), device.address().get());
         let hit = memory.first_level_latency().get();
         let mut cycles = 0;
         for line in from / LINE_BYTES..(from + bytes).div_ceil(LINE_BYTES) {
             let address = PhysAddr::new(first + line * LINE_BYTES);
+            let from_device = PhysAddr::new(of_device + line * LINE_BYTES);
             let kind = if receives {
                 AccessKind::Read
             } else {
                 AccessKind::Write
             };
             if receives {
-                memory.device(address, true, now, pass);
+                memory.device(from_device, true, now, pass);
             }
             let request = CoreRequest::new(core, address, kind, now);
             cycles += hit + memory.access(&request, pass).get();
             if !receives {
-                memory.device(address, false, now, pass);
+                memory.device(from_device, false, now, pass);
             }
         }
         cycles

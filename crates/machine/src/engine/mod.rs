@@ -17,6 +17,7 @@ mod devices;
 mod embedded;
 mod fold;
 mod forward;
+mod iommu;
 mod migration;
 mod outcomes;
 pub(crate) mod regions;

@@ -113,12 +113,9 @@ impl Kernel {
         self.demand.descriptor(self.process_of(thread)?, number)
     }
 
-    /// Frames for the queue of the network device, as many as there is memory for.
-    pub(crate) fn take_network_buffers(&mut self, frames: usize) -> Vec<Frame> {
-        let request = Request::new(Order::BASE, FrameClass::NetworkBuffer);
-        (0..frames)
-            .map_while(|_| self.memory.allocate(&request))
-            .collect()
+    /// A frame of the kernel's, for a device's buffers or tables; none without memory.
+    pub(crate) fn take_for_device(&mut self, class: FrameClass) -> Option<Frame> {
+        self.memory.allocate(&Request::new(Order::BASE, class))
     }
 
     /// Cycles of what a migration makes the kernel do.

@@ -71,8 +71,14 @@ impl Engine {
                         .map(Agent::core)
                         .collect();
                     if relocation.target == Target::Buffer {
-                        self.devices
-                            .moved(relocation.source, relocation.destination);
+                        let machine = &self.config.machine;
+                        let latency = machine.iommu.invalidation(machine.clock);
+                        let Relocation {
+                            source,
+                            destination,
+                            ..
+                        } = relocation;
+                        self.devices.moved(source, destination, now, latency);
                         agents = agents.with(Agent::IOMMU);
                     }
                     Some(TransferEvent::PageTablesSet(agents))
@@ -154,7 +160,10 @@ impl Engine {
                 self.acknowledge_all(at, now);
             } else {
                 // The IOMMU works its queue off by itself.
-                self.acknowledge(at, Agent::IOMMU, now);
+                let buffer = self.migrations.moving[at].relocation.destination;
+                if self.devices.settles(buffer).is_none() {
+                    self.acknowledge(at, Agent::IOMMU, now);
+                }
             }
             at += 1;
         }
@@ -206,8 +215,19 @@ impl Engine {
         for agent in missing.iter() {
             if let Some(core) = agent.core_number() {
                 self.invalidate_here(at, core);
+            } else {
+                self.settle_device(at, now);
             }
             self.acknowledge(at, agent, now);
+        }
+    }
+
+    /// Waits for the invalidations of a buffer that migrates.
+    fn settle_device(&mut self, at: usize, now: Cycles) {
+        let buffer = self.migrations.moving[at].relocation.destination;
+        if let Some(ends) = self.devices.settles(buffer) {
+            self.charge(Cycles::new(ends.get().saturating_sub(now.get())));
+            self.devices.work_queue(ends.max(now));
         }
     }
 

@@ -291,6 +291,7 @@ impl Engine {
     pub(super) fn migrate_pages(&mut self) {
         let now = self.now();
         self.migrations.end_away(now);
+        self.devices.work_queue(now);
         self.advance_moving(now);
         self.advance_lazy(now);
         while self.migrations.next <= now {
@@ -303,6 +304,9 @@ impl Engine {
             self.begin_migration(now);
         }
         self.migrations.plan(now);
+        if let Some(ends) = self.devices.due() {
+            self.migrations.due = self.migrations.due.min(ends);
+        }
     }
 
     fn begin_migration(&mut self, now: Cycles) {
@@ -384,7 +388,8 @@ impl Engine {
         Found::Nothing
     }
 
-    fn is_moving(&self, frame: Frame) -> bool {
+    /// True if a frame's page is on its way to another one.
+    pub(super) fn is_moving(&self, frame: Frame) -> bool {
         let moving = self
             .migrations
             .moving
