@@ -15,11 +15,14 @@ from contigua.errors import ContiguaError
 from contigua.files import write_whole
 from contigua.presets import designs
 
-#: Placements of memory. ``contiguitas-hw`` also has the hardware that moves pages in use.
+#: Placements of memory.
 #: ``contiguitas-hw`` also has the hardware that moves pages in use.
 PLACEMENTS = {
     "linux": "",
     "illuminator": "[placement.illuminator]\n",
+    "defrag-mode": "[placement.defrag-mode]\n",
+    "zone-movable": "[placement.zone-movable]\n",
+    "superpageblocks": "[placement.superpageblocks]\n",
     "contiguitas": "[placement.contiguitas]\n",
     "contiguitas-hw": "[placement.contiguitas]\n\n[migration.llc]\n",
 }
