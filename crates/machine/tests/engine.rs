@@ -387,6 +387,8 @@ proptest! {
             config.design_name.clone_from(&name);
             config.design = design.clone();
             config.sampling = sampling;
+            // It asks for translations ahead, and only where caches are simulated.
+            config.machine.cache.prefetch.next_page = false;
             let mut engine = engine(config);
             // A block first: sampling begins with one.
             let steps = [(0, Step::Block(0))].into_iter().chain(steps.clone());

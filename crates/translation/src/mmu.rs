@@ -298,7 +298,7 @@ impl Mmu {
     }
 
     /// Translates an address that a prefetcher expects, if that needs no fault. What lies behind the L1 TLBs
-    /// remembers it; nothing is counted.
+    /// remembers it; nothing is counted but by a scheme's own counters.
     pub fn ahead(
         &mut self,
         request: &Request,
