@@ -57,6 +57,7 @@ EXPERIMENTS = [
     "kernel-fidelity",
     "sampling-error",
     "cross",
+    "contiguity-demand",
     "rival-pom-tlb",
     "rival-spot",
     "rival-asap",

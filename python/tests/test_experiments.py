@@ -31,6 +31,7 @@ from contigua_experiments import (
 from contigua_experiments import contiguitas_confinement as confinement
 from contigua_experiments import contiguitas_end_to_end as end_to_end
 from contigua_experiments import contiguitas_fleet as fleet
+from contigua_experiments import contiguity_demand as demand
 from contigua_experiments import direct_segment_overhead as overhead
 from contigua_experiments import direct_segment_scaling as scaling
 from contigua_experiments import migration_apps as apps
@@ -86,6 +87,26 @@ TINY = {
         "day_hours": 0.2,
         "steady_hours": 0.2,
         "settle_hours": 0.05,
+    },
+    "contiguity-demand": {
+        "memory": "64MiB",
+        "compared": {
+            "linux-thp": {"large": True, "needs": "blocks"},
+            "pom-tlb-4k": {
+                "large": False,
+                "needs": "16 MB",
+                "base": "pom-tlb",
+                "keys": {"translation": {"pom-tlb": {"huge": {"enabled": "never"}}}},
+            },
+        },
+        "parts": {
+            "gups": {
+                "arguments": ["--size", "8MiB", "--updates", "5000", "--no-verify"],
+                "function": "update",
+                "warmup": 1000,
+                "instructions": 20000,
+            }
+        },
     },
     "contiguitas-parts": {
         "servers": [
@@ -403,6 +424,57 @@ def test_an_interrupted_comparison_goes_on_with_its_recording(tmp_path, monkeypa
     # Other inputs have nothing to do with it.
     other = sampling_error.compute(inputs | {"seed": 2}, Context(tmp_path / "cut", jobs=1))
     assert other.sheets != whole.sheets
+
+
+def demand_runs(inputs, cycles):
+    """Found runs of one program whose cycles are a function of the place."""
+    return {"gups": {at: cycles(at) for at in demand.places_of(inputs)}}
+
+
+def test_what_is_left_of_a_gain_is_that_over_the_gain_on_fresh_memory():
+    inputs = tiny("contiguity-demand").inputs["quick"] | {"seeds": [1, 2]}
+
+    def cycles(at):
+        if at.design == demand.BASE:
+            return 2000 if at.age == demand.FRESH else 4000
+        # Twice as fast; under Linux a quarter of that on old memory, the other design all of it.
+        base = 2000 if at.age == demand.FRESH else 4000
+        is_lost = at.design == "linux-thp" and at.age != demand.FRESH and at.placement == "linux"
+        return base / (1.25 if is_lost else 2)
+
+    found = demand_runs(inputs, cycles)
+    outcome = demand.figures(found, inputs, {})
+    assert outcome.values == {
+        "linux_small": pytest.approx(100),
+        "linux_large": pytest.approx(25),
+        **{f"{one}_more": pytest.approx(75) for one in inputs["placements"][1:]},
+        "contiguitas_large": pytest.approx(100),
+    }
+    (sheet,) = outcome.sheets
+    assert sheet.rows[0][2:] == ["100.0 ± 0.0", "25.0 ± 0.0", *["100.0 ± 0.0"] * 3]
+    # Nothing is left of what was no gain, and a design that did not run everywhere has none.
+    even = demand_runs(inputs, lambda _: 1000)
+    assert set(demand.figures(even, inputs, {}).values.values()) == {None}
+    gone = demand.Place("linux-thp", "linux", "full", 1)
+    del found["gups"][gone]
+    assert demand.gain(found, gone) is None
+    notes = demand.figures(found, inputs, {gone: "no memory; at all"}).notes
+    assert "Did not run: linux-thp (linux, full, 1): no memory." in notes
+
+
+def test_designs_without_memory_are_found_and_the_others_run(tmp_path):
+    options = RunOptions(memory="64MiB", detail="additive")
+    designs_of = {"a": None, "b": "1MiB", "c": None}
+    cells = {
+        demand.Place(name, "linux", "fresh", 1): Cell("linux-thp", memory=memory)
+        for name, memory in designs_of.items()
+    }
+    failed = {}
+    found = demand.run_together(
+        catalogue("tiny")["gups"], cells, options, Context(tmp_path), failed
+    )
+    assert [at.design for at in found] == ["a", "c"]
+    assert [at.design for at in failed] == ["b"]
 
 
 def test_a_computation_goes_on_with_the_programs_that_have_finished(tmp_path, monkeypatch):
