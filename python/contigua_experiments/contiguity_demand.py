@@ -204,16 +204,15 @@ def figures(found: Found, inputs: dict[str, Any], failed: Mapping[Place, str]) -
     def illustrate(page: Page) -> None:
         from contigua.pictures import bars_picture
 
-        names = list(inputs["compared"])
-        bars = {FRESH: [_mean(found, name, LINUX, FRESH, seeds) for name in names]}
+        bars = {FRESH: [_mean(found, name, LINUX, FRESH, seeds) for name in large]}
         bars |= {
-            placement: [_mean(found, name, placement, oldest, seeds) for name in names]
+            placement: [_mean(found, name, placement, oldest, seeds) for name in large]
             for placement in inputs["placements"]
         }
-        title = f"Gain on fresh memory, and on a server that is {oldest}"
+        title = f"Gain of designs with large blocks on fresh memory, and on a {oldest} server"
         page.heading(title)
         page.picture(
-            bars_picture(names, bars, title, "% over 4 KB pages"),
+            bars_picture(large, bars, title, "% over 4 KB pages"),
             f"{title}, by design and placement.",
         )
 

@@ -267,11 +267,12 @@ TITLE = "Cycles for which a page that is moved cannot be used"
 def distribution(values: Values) -> tuple[list[float], list[float]]:
     """Return a run's times as a curve: cycles, and percent of pages with no longer one."""
     counted = values["migration"]["unavailable"]
-    pages, shares = 0, []
+    pages, shares = 0, [0.0]
     for _, count in counted["histogram"]:
         pages += count
         shares.append(100 * pages / counted["count"])
-    return [float(bound - 1) for bound, _ in counted["histogram"]], shares
+    bounds = [float(bound - 1) for bound, _ in counted["histogram"]]
+    return [min(float(counted["min_cycles"]), *bounds), *bounds], shares
 
 
 def _share_behind(

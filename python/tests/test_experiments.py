@@ -978,7 +978,7 @@ def test_a_run_lasts_as_long_as_its_migrations():
 def test_times_are_drawn_as_a_distribution():
     values = moved(200)
     values["migration"]["unavailable"] |= {"count": 4, "histogram": [[201, 1], [209, 3]]}
-    assert downtime.distribution(values) == ([200.0, 208.0], [25.0, 100.0])
+    assert downtime.distribution(values) == ([200.0, 200.0, 208.0], [0.0, 25.0, 100.0])
 
 
 def test_without_migrations_there_is_no_time():
