@@ -79,7 +79,8 @@ def interval(cores: int, inputs: dict[str, Any]) -> int:
 
 def threads(count: int, inputs: dict[str, Any]) -> Program:
     """Return threads that work for as long as the migrations are to take."""
-    additions = inputs["migrations"] * interval(count, inputs) / inputs["addition_cycles"]
+    migrations = inputs["migrations"] * max(1, inputs["many_cores"] // count)
+    additions = migrations * interval(count, inputs) / inputs["addition_cycles"]
     options = {
         "size": inputs["table"],
         "threads": count,
