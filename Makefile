@@ -250,6 +250,7 @@ check-pprof:
 
 soak:
 	cargo test --locked --release -p contigua-frames --test integration soak -- --ignored
+	cargo test --locked --release -p contigua-machine --test integration after_a_day -- --ignored --nocapture
 
 check-protocol:
 	cargo test --locked --release -p contigua-cache --test integration protocol -- \

@@ -266,6 +266,7 @@ fn mixed_and_potential(design: &str) -> (usize, u32) {
 #[test]
 fn under_defrag_mode_half_as_many_blocks_mix_as_under_linux() {
     let [linux, defragmented] = [LINUX, DEFRAG_MODE].map(mixed_and_potential);
+    println!("Linux {linux:?}, defrag_mode {defragmented:?}");
     assert!(2 * defragmented.0 < linux.0, "{defragmented:?} {linux:?}");
     assert!(defragmented.1 > linux.1, "{defragmented:?} {linux:?}");
 }
@@ -306,6 +307,7 @@ fn unclean(design: &str, gibibytes: u64, time: u64) -> (usize, usize) {
 #[test]
 fn superpageblocks_hold_unmovable_memory_in_half_as_much_again_as_it_needs() {
     let [linux, steered] = [LINUX, SUPERPAGEBLOCKS].map(|design| unclean(design, 2, 60));
+    println!("Linux {linux:?}, superpageblocks {steered:?}");
     assert!(2 * steered.0 < linux.0, "{linux:?} {steered:?}");
     assert!(2 * steered.0 <= 3 * steered.1, "{linux:?} {steered:?}");
 }
@@ -314,6 +316,7 @@ fn superpageblocks_hold_unmovable_memory_in_half_as_much_again_as_it_needs() {
 #[ignore = "a simulated day of two servers, minutes"]
 fn after_a_day_superpageblocks_hold_unmovable_memory_in_half_as_much_as_linux() {
     let [linux, steered] = [LINUX, SUPERPAGEBLOCKS].map(|design| unclean(design, 2, 24 * 60));
+    println!("Linux {linux:?}, superpageblocks {steered:?}");
     assert!(2 * steered.0 < linux.0, "{linux:?} {steered:?}");
 }
 

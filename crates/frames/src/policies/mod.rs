@@ -79,7 +79,7 @@ pub struct Steering {
     /// Pageblocks of a superpageblock.
     pub blocks: u32,
     /// Free pageblocks of a tainted one that movable memory leaves alone, in thousandths of its
-    /// pageblocks, at least one.
+    /// pageblocks, rounded up.
     pub reserve_permille: u32,
 }
 

@@ -23,7 +23,7 @@ pub struct Config {
     #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "4MiB", "x-maximum" = "1TiB")))]
     pub size: Bytes,
     /// Free pageblocks that a tainted superpageblock keeps for unmovable and reclaimable memory, in
-    /// percent of its pageblocks, at least one: 3 % in April's 24th patch.
+    /// percent of its pageblocks, rounded up: 3 % in April's 24th patch.
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 50.0)))]
     pub reserve_percent: f64,
 }
