@@ -266,6 +266,7 @@ experiments: setup malloc-library vm-programs
 		nginx nginx mariadbd mariadb-server sqlite3 sqlite3
 	$(BIN)/contigua experiment run all --$(SCALE) $(if $(EXPERIMENTS),--only "$(EXPERIMENTS)" --keep) \
 		--output $(RESULTS) --write $(ACCOUNT)
+	$(BIN)/python scripts/site/compared.py
 
 bench: setup
 	cargo bench --locked --workspace --exclude contigua-qemu-plugin --exclude contigua-py
@@ -439,9 +440,10 @@ deb: compiler
 site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# The page that comes from the binary, and the schemas of its JSON; tests of contigua-node say when they are out of
-# date.
-reference:
+# The page that comes from the binary, the schemas of its JSON, and the comparison of designs; tests say when they are
+# out of date.
+reference: setup
+	$(BIN)/python scripts/site/compared.py
 	folder=$$(mktemp -d) && cargo run --locked --quiet -p contigua-node -- manual $$folder && \
 		cp $$folder/contigua-node.md docs/reference/ && rm -r $$folder
 	CONTIGUA_WRITE_SCHEMAS=1 cargo test --locked --quiet -p contigua-node schemas

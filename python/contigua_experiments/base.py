@@ -120,11 +120,15 @@ class Context:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table that is printed and stands on the page: a title, heads, and rows of text."""
+    """A table that is printed and stands on the page: a title, heads, and rows of text.
+
+    The account of all experiments has the columns ``kept``, too.
+    """
 
     title: str
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
+    kept: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,12 @@ class Result:
             "figures": figures,
             "notes": self.outcome.notes,
             "tables": [
-                {"title": sheet.title, "heads": list(sheet.heads), "rows": list(sheet.rows)}
+                {
+                    "title": sheet.title,
+                    "heads": list(sheet.heads),
+                    "rows": list(sheet.rows),
+                    "kept": list(sheet.kept),
+                }
                 for sheet in self.outcome.sheets
             ],
         }

@@ -105,11 +105,10 @@ def places_of(inputs: Mapping[str, Any]) -> list[Place]:
 
 
 def _written(place: Place, inputs: Mapping[str, Any], folder: Path) -> str:
-    """Write a place's design with its keys and placement, and return its path."""
-    told = inputs["compared"].get(place.design, {})
-    design = tomllib.loads(designs.get(told.get("base", place.design)).text)
+    """Write a place's design with its placement, and return its path."""
+    design = tomllib.loads(designs.get(place.design).text)
     placement = tomllib.loads(PLACEMENTS[place.placement])
-    for own in (told.get("keys", {}), placement, inputs["scaled"].get(place.placement, {})):
+    for own in (placement, inputs["scaled"].get(place.placement, {})):
         design = laid_over(design, own)
     path = folder / f"{place.design}.{place.placement}.toml"
     write_whole(path, tomli_w.dumps(design))
@@ -243,4 +242,4 @@ def sheet(found: Found, inputs: Mapping[str, Any]) -> Sheet:
         rows.append(row)
     heads = ["design", "needs of memory", FRESH]
     heads += [f"{age}, {placement}" for placement, age in columns[1:]]
-    return Sheet("Gain over 4 KB pages, %", heads, rows)
+    return Sheet("Gain over 4 KB pages, %", heads, rows, heads[2:])

@@ -20,7 +20,7 @@ from typing import Literal
 
 from contigua.files import FileError, write_whole
 from contigua.schemas import EXPERIMENT_RUN
-from contigua_experiments.base import Definition, Outcome, Result, Scale
+from contigua_experiments.base import Definition, Outcome, Result, Scale, Sheet
 from contigua_experiments.fingerprint import fingerprint
 from contigua_experiments.one import IMPOSSIBLE
 
@@ -145,7 +145,11 @@ def _result(definition: Definition, scale: Scale, own: Path) -> Result | None:
         figures = {one["key"]: one for one in written["figures"]}
         values = {key: one["ours"] for key, one in figures.items()}
         margins = {key: one["margin"] for key, one in figures.items() if one["margin"] is not None}
-        outcome = Outcome(values, lambda _: None, margins, written["notes"])
+        sheets = [
+            Sheet(one["title"], one["heads"], one["rows"], one.get("kept", ()))
+            for one in written.get("tables", ())
+        ]
+        outcome = Outcome(values, lambda _: None, margins, written["notes"], sheets)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Result(definition, scale, written["inputs"], outcome)

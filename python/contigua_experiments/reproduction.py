@@ -10,14 +10,19 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from contigua import _engine
-from contigua_experiments.base import Definition, Outcome, Result, Scale
+from contigua_experiments.base import Definition, Outcome, Result, Scale, Sheet
 from contigua_experiments.catalogue import Catalogue
 from contigua_experiments.everything import Entry
 from contigua_experiments.figures import VERDICTS, Figure, Verdict
 from contigua_experiments.numbers import Number, printed
 
+#: Class of rows that have no verdict: values of an experiment's tables.
+VALUE = "value"
+#: Between a cell's value and half of its interval.
+MARGIN = " ± "
 #: Reason of a figure that is off, where its experiment's file gives none.
 UNEXPLAINED = "not examined yet"
 
@@ -128,7 +133,8 @@ def standing(definition: Definition, scale: Scale, table: str) -> Entry:
         nothing.
     """
     every = csv.DictReader(io.StringIO(table))
-    rows = [row for row in every if row["experiment"] == definition.name]
+    own = [row for row in every if row["experiment"] == definition.name]
+    rows = [row for row in own if row["class"] != VALUE]
     figures = definition.figures
     told = [(row["figure"], row["class"], row["paper or limit"]) for row in rows]
     if not rows or told != [(one.label, one.kind, one.show_wanted()) for one in figures]:
@@ -136,7 +142,7 @@ def standing(definition: Definition, scale: Scale, table: str) -> Entry:
     values = {one.key: _value(row["ours"]) for one, row in zip(figures, rows, strict=True)}
     found = {one.key: _value(row["±"]) for one, row in zip(figures, rows, strict=True)}
     margins = {key: margin for key, margin in found.items() if margin is not None}
-    outcome = Outcome(values, lambda _: None, margins)
+    outcome = Outcome(values, lambda _: None, margins, sheets=_sheets(own))
     verdicts = tuple(one for row in rows for one in VERDICTS if one == row["verdict"])
     result = Standing(definition, scale, definition.inputs[scale], outcome, verdicts)
     return Entry(definition, None, result, True)
@@ -183,7 +189,7 @@ def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> st
         "*Own* figures are what we require; *by construction* are inputs and arithmetic, which "
         "cannot fail; *fitted* ones chose inputs. "
         f"[{table}]({table}) has every figure: the paper's value or our limits, "
-        "ours, interval, tolerance, class, verdict, reason and source.",
+        "ours, interval, tolerance, class, verdict, reason and source; and *values* of tables.",
         "",
         *_table(
             ["experiment", "reproduces", "what it shows", "verdicts"],
@@ -254,13 +260,47 @@ def _rest(account: Account) -> list[str]:
 
 
 def values(entries: Sequence[Entry]) -> str:
-    """Write every figure of the experiments that have run as CSV, a line each."""
+    """Write every figure of the experiments that have run, and values of tables, as CSV."""
     text = io.StringIO()
     heads = ["experiment", *Result.HEADS, "reason", "source"]
     writer = csv.DictWriter(text, heads, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_figures(entries))
+    for entry in entries:
+        writer.writerows(_figures([entry]))
+        writer.writerows(_kept(entry))
     return text.getvalue()
+
+
+def _kept(entry: Entry) -> Iterator[dict[str, str]]:
+    """Yield a row for each value that the account has of an experiment's tables."""
+    for sheet in entry.result.outcome.sheets if entry.result else ():
+        places = [place for place, head in enumerate(sheet.heads) if head in sheet.kept]
+        for row, place in product(sheet.rows, places):
+            ours, _, margin = row[place].partition(MARGIN)
+            yield {
+                **dict.fromkeys(Result.HEADS, "-"),
+                "experiment": entry.definition.name,
+                "figure": f"{row[0]}: {sheet.heads[place]}",
+                "ours": ours,
+                "±": margin or "-",
+                "class": VALUE,
+                "source": sheet.title,
+            }
+
+
+def _sheets(own: Sequence[dict[str, str]]) -> list[Sheet]:
+    """Return the columns of an experiment's tables that the account has."""
+    titles: dict[str, dict[str, dict[str, str]]] = {}
+    for row in own:
+        if row["class"] == VALUE:
+            name, _, head = row["figure"].partition(": ")
+            cell = row["ours"] + (MARGIN + row["±"]) * (row["±"] != "-")
+            titles.setdefault(row["source"], {}).setdefault(name, {})[head] = cell
+    return [
+        Sheet(title, ["", *heads], [[name, *cells.values()] for name, cells in rows.items()], heads)
+        for title, rows in titles.items()
+        for heads in [list(next(iter(rows.values())))]
+    ]
 
 
 def _figures(entries: Sequence[Entry]) -> Iterator[dict[str, str]]:

@@ -22,6 +22,7 @@ from contigua_experiments import EXPERIMENTS
 pytestmark = pytest.mark.programs
 
 sys.path.insert(0, str(ROOT / "scripts" / "site"))
+compared = pytest.importorskip("compared")
 examples = pytest.importorskip("examples")
 
 #: Pages whose every block of commands says whether it is run; a block of Python may.
@@ -115,6 +116,25 @@ def anchors(text: str) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
     plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+def test_designs_are_compared_as_the_stored_results_say():
+    assert compared.PAGE.read_text() == compared.page(), "run make reference"
+
+
+def test_a_value_of_another_run_changes_the_comparison(monkeypatch, tmp_path):
+    (tmp_path / "docs").mkdir()
+    for account in compared.ACCOUNTS.values():
+        text = (ROOT / "docs" / f"{account}.csv").read_text()
+        (tmp_path / "docs" / f"{account}.csv").write_text(text.replace(",-6.4 %,", ",-5.9 %,"))
+    monkeypatch.setattr(compared, "ROOT", tmp_path)
+    before, now = compared.PAGE.read_text(), compared.page()
+    assert now != before and now.count("-5.9 %") == before.count("-6.4 %") > 0
+
+
+def test_every_design_is_compared_once():
+    rows = [row for row in compared.page().splitlines() if row.startswith("| `")]
+    assert sorted(row.split("`")[1] for row in rows) == designs.names()
 
 
 def test_the_site_builds_without_a_broken_link(site):

@@ -16,7 +16,7 @@ import pytest
 from contigua import RunOptions
 from contigua.sweeps.workloads import read_workload
 from contigua_experiments import EXPERIMENTS, ExperimentError, find
-from contigua_experiments.base import Outcome, Result
+from contigua_experiments.base import Outcome, Result, Sheet
 from contigua_experiments.catalogue import read_catalogue
 from contigua_experiments.everything import Entry, Record, _ending, crashed, kept, run_everything
 from contigua_experiments.fingerprint import fingerprint
@@ -236,6 +236,25 @@ def test_an_account_keeps_what_it_says_of_experiments_that_were_not_run():
     # What the experiment's file says otherwise today is not known.
     assert standing(find(QUICK), "quick", table).result is None
     assert standing(ran.definition, "quick", "").result is None
+
+
+def test_an_account_has_values_of_tables_and_keeps_them():
+    heads = ["design", "needs", "fresh", "full"]
+    cells = [["a", "runs", "1.0 ± 0.2", "does not run"], ["b", "blocks", "-0.1", "3.0"]]
+    ran = entry()
+    outcome = replace(ran.result.outcome, sheets=[Sheet("Gain, %", heads, cells, heads[2:])])
+    ran = replace(ran, result=replace(ran.result, outcome=outcome))
+    table = values([ran])
+    rows = [row for row in csv.DictReader(io.StringIO(table)) if row["class"] == "value"]
+    assert [(row["figure"], row["ours"], row["±"]) for row in rows] == [
+        ("a: fresh", "1.0", "0.2"),
+        ("a: full", "does not run", "-"),
+        ("b: fresh", "-0.1", "-"),
+        ("b: full", "3.0", "-"),
+    ]
+    kept = standing(ran.definition, "quick", table)
+    assert values([kept]) == table
+    assert kept.result.verdicts() == ran.result.verdicts()
 
 
 def test_one_command_runs_and_accounts_for_all_experiments(cli, tmp_path):

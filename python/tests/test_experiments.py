@@ -92,12 +92,7 @@ TINY = {
         "memory": "64MiB",
         "compared": {
             "linux-thp": {"large": True, "needs": "blocks"},
-            "pom-tlb-4k": {
-                "large": False,
-                "needs": "16 MB",
-                "base": "pom-tlb",
-                "keys": {"translation": {"pom-tlb": {"huge": {"enabled": "never"}}}},
-            },
+            "pom-tlb-4k": {"large": False, "needs": "16 MB"},
         },
         "parts": {
             "gups": {

@@ -148,4 +148,5 @@ def test_the_design_runs_and_tests_of_python_pass(tree):
     (report,) = json.loads((tree / "run.json").read_text())
     assert report["config"]["design_name"] == report["config"]["machine_name"] == "newcomer"
     assert sum(report["translation_scheme"].values()) > 0
+    run(tree, "python", "scripts/site/compared.py")
     run(tree, "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long", *PYTHON_TESTS)
