@@ -169,11 +169,23 @@ def latency(values: Values, percentile: str) -> float:
     return float(values["requests"]["latency_cycles"][percentile])
 
 
+def waits(values: Values) -> float:
+    """Return how long cores wait for the network device, of the time in which they are busy."""
+    return float(values["devices"]["wait_cycles"]) / float(values["time"]["busy_cycles"])
+
+
 def _moved(values: Values) -> dict[str, int]:
     """Return the counters of migrations; a run without any has none."""
     none = {
         name: 0
-        for name in ("requested", "completed", "held", "buffers", "interprocessor_interrupts")
+        for name in (
+            "requested",
+            "completed",
+            "held",
+            "buffers",
+            "interprocessor_interrupts",
+            "wait_cycles",
+        )
     }
     counted: dict[str, int] = values["migration"] or none
     return counted
@@ -196,10 +208,13 @@ def _rates(found: dict[str, dict[Cell, Values]], relative: dict[str, dict[Cell, 
                     f"{values['client']['requests']:,}",
                     f"{throughput(values):,.0f}",
                     f"{share:.3f}",
+                    f"{100 * moved['wait_cycles'] / values['time']['busy_cycles']:.2f}",
+                    f"{100 * waits(values):.2f}",
                 ]
             )
     heads = ["server", "design", "a second", "moved", "could not move", "interrupts", "requests"]
     heads += ["requests a second", "% of none"]
+    heads += ["waits for moving pages, % of busy time", "and for the network"]
     return Sheet("Throughput while pages are moved", heads, rows)
 
 

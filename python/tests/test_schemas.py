@@ -159,6 +159,7 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
             "device_invalidation": "900ns",
             "strict": False,
         }
+        report["config"]["machine"]["network"] = {"gigabits_per_second": 100, "latency": "900ns"}
         if contiguitas := report["config"]["design"]["placement"].get("contiguitas"):
             contiguitas |= {"idle": "60s", "reserve_percent": 10.0, "bias": True, "by_type": True}
             contiguitas["resize"]["watermarks"] = True
@@ -180,6 +181,7 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         report["cache"]["coherence"]["pages_ahead"] = 0
         device = ("device_tlb_lookups", "device_tlb_misses", "iommu_reads", "iommu_walk_cycles")
         queue = ("queued_invalidations", "invalidation_wait_cycles")
+        queue += ("doorbells", "wait_cycles")
         report["devices"] |= dict.fromkeys((*device, *queue), 0)
         report["kernel"]["host_fault_cycles"] = 0
         splits = ("munmap", "mprotect", "mremap", "madvise", "fault")

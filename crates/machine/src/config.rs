@@ -9,6 +9,7 @@ mod design;
 mod holes;
 mod iommu;
 mod machine;
+mod network;
 mod regions;
 mod run;
 
@@ -26,6 +27,7 @@ pub use self::design::{
 pub use self::holes::Holes;
 pub use self::iommu::IommuConfig;
 pub use self::machine::{KernelCosts, MachineConfig, PageTableLevels};
+pub use self::network::NetworkConfig;
 pub use self::regions::{Point, RegionConfig};
 pub use self::run::{AdvisedMemory, CONFIDENCE, Detail, RunConfig};
 use crate::Error;

@@ -244,6 +244,10 @@ pub struct DeviceReport {
     pub bytes_received: u64,
     /// Bytes that it read from buffers.
     pub bytes_sent: u64,
+    /// Times that the kernel told the network device of new buffers.
+    pub doorbells: u64,
+    /// Time for which processors waited for the network device: for data, or for a free buffer.
+    pub wait_cycles: Cycles,
     /// Look-ups in the TLB of the IOMMU.
     pub iotlb_lookups: u64,
     /// Those that missed.

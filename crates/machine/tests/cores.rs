@@ -329,6 +329,45 @@ fn serving(threads: u32, rounds: u64) -> Vec<Part> {
 }
 
 #[test]
+fn a_device_works_while_processors_go_on() {
+    let once = |gigabits_per_second, touched: u64| {
+        let mut config = config(1, 0.0, llc());
+        config.machine.network.gigabits_per_second = gigabits_per_second;
+        let mut parts = serving(1, 1);
+        for _ in 0..touched {
+            parts.push((0, touches(0, 0)));
+        }
+        parts.push((0, syscall(1, [7, HEAP, 64, 0, 0, 0], 64)));
+        run(config, &parts).devices.unwrap()
+    };
+    // The call returns before the device has read what it sends.
+    let (soon, later) = (once(100, 0), once(100, 4000));
+    assert!(soon.bytes_sent < 12_000, "{soon:?}");
+    assert_eq!(later.bytes_sent, 12_000, "{later:?}");
+    // Meanwhile it writes what will be received next, as much as the last time.
+    assert_eq!(later.bytes_received, 2 * 9_000);
+    // What comes in slowly is waited for.
+    let slow = once(1, 0);
+    let (slow, fast) = (slow.wait_cycles.get(), soon.wait_cycles.get());
+    assert!(slow > 20 * fast, "{slow} and {fast}");
+}
+
+#[test]
+fn a_full_queue_holds_the_sender_up() {
+    let sending = |calls: u64| {
+        let mut parts = serving(1, 0);
+        for _ in 0..calls {
+            parts.push((0, syscall(1, [7, HEAP, 65_536, 0, 0, 0], 65_536)));
+        }
+        let devices = run(config(1, 0.0, llc()), &parts).devices.unwrap();
+        devices.wait_cycles.get()
+    };
+    // 512 KB of buffers.
+    assert_eq!(sending(8), 0);
+    assert!(sending(64) > 0);
+}
+
+#[test]
 fn a_device_goes_on_while_its_buffers_migrate() {
     let parts = serving(2, 400);
     let plain = run(config(2, 0.0, llc()), &parts);
@@ -336,8 +375,10 @@ fn a_device_goes_on_while_its_buffers_migrate() {
     let migration = report.migration.unwrap();
     assert!(migration.buffers > 0, "{migration:?}");
     let (before, after) = (plain.devices.unwrap(), report.devices.unwrap());
-    assert_eq!(before.bytes_received, after.bytes_received);
-    assert_eq!(before.bytes_sent, after.bytes_sent);
+    // But for what it does after the last call.
+    let about = |one: u64, other: u64| one.abs_diff(other) <= 16_384;
+    assert!(about(before.bytes_received, after.bytes_received));
+    assert!(about(before.bytes_sent, after.bytes_sent));
     assert!(after.iotlb_invalidations > 0 && before.iotlb_invalidations == 0);
     assert!(after.iotlb_lookups > 0 && after.iotlb_misses > 0);
     let coherence = report.cache.unwrap().coherence;

@@ -8,6 +8,7 @@ use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds};
 use serde::{Deserialize, Serialize};
 
 use super::iommu::IommuConfig;
+use super::network::NetworkConfig;
 
 /// The hardware of a simulated server: a file in `machines/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -38,6 +39,9 @@ pub struct MachineConfig {
     /// Translation of devices' addresses.
     #[serde(default)]
     pub iommu: IommuConfig,
+    /// The network device.
+    #[serde(default)]
+    pub network: NetworkConfig,
     /// Costs of the kernel's work.
     pub kernel: KernelCosts,
 }

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use contigua_units::{Cycles, Frame, PAGE_BYTES, PhysAddr};
+use contigua_units::{Cycles, Frame, Nanoseconds, PAGE_BYTES, PhysAddr};
 
 use crate::config::IommuConfig;
 use crate::report::DeviceReport;
@@ -21,6 +21,18 @@ const LEVEL_BITS: u32 = 9;
 const ENTRY_BYTES: u64 = 8;
 /// Unmapped pages that are invalidated together at the latest (`IOVA_FQ_SIZE`, `dma-iommu.c`).
 const BATCH: usize = 256;
+/// How long the first of them waits at most (`IOVA_FQ_TIMEOUT`).
+pub(super) const BATCH_TIME: Nanoseconds = Nanoseconds::new(10_000_000);
+
+/// When pages are unmapped, and when they are invalidated.
+#[derive(Clone, Copy)]
+pub(super) struct Unmapping {
+    pub(super) now: Cycles,
+    /// Of an invalidation.
+    pub(super) latency: Cycles,
+    /// How long pages wait for others; none where they are invalidated at once.
+    pub(super) batched: Option<Cycles>,
+}
 
 /// A number of a page among the device's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, contigua_state::Plain)]
@@ -42,7 +54,7 @@ struct Recent {
 
 impl Recent {
     fn find(&mut self, key: u64) -> Option<Frame> {
-        let at = self.entries.iter().position(|&(held, _)| held == key)?;
+        let at = self.entries.iter().rposition(|&(held, _)| held == key)?;
         let entry = self.entries.remove(at);
         self.entries.push(entry);
         Some(entry.1)
@@ -75,6 +87,8 @@ pub(crate) struct Iommu {
     queue: Vec<(DevicePage, Cycles)>,
     /// Unmapped pages of which the TLBs may have translations.
     unmapped: Vec<DevicePage>,
+    /// When they are invalidated at the latest.
+    batch_due: Cycles,
     free: Vec<DevicePage>,
     /// Addresses that were never used lie below.
     used: u64,
@@ -127,37 +141,51 @@ impl Iommu {
     pub(super) fn unmap(
         &mut self,
         pages: &[DevicePage],
-        strict: bool,
-        latency: Cycles,
+        time: Unmapping,
         counters: &mut DeviceReport,
     ) -> Cycles {
         for page in pages {
             self.mapped.remove(&page.0);
         }
+        if let Some(batched) = time.batched
+            && self.unmapped.is_empty()
+        {
+            self.batch_due = time.now + batched;
+        }
         self.unmapped.extend(pages);
-        if pages.is_empty() || !(strict || self.unmapped.len() >= BATCH) {
+        let is_due = time.batched.is_none() || self.unmapped.len() >= BATCH;
+        if pages.is_empty() || !is_due {
             return Cycles::ZERO;
         }
-        counters.queued_invalidations += 1;
-        if strict {
+        if time.batched.is_none() {
+            counters.queued_invalidations += 1;
             for page in &self.unmapped {
                 counters.iotlb_invalidations += self.tlb.forget(page.0);
                 self.device_tlb.forget(page.0);
             }
+            self.free.append(&mut self.unmapped);
         } else {
-            // All of them, whatever their number.
-            counters.iotlb_invalidations += self.tlb.entries.len() as u64;
-            self.tlb.entries.clear();
-            self.device_tlb.entries.clear();
-            self.last_level.entries.clear();
+            self.end_batch(counters);
         }
-        self.free.append(&mut self.unmapped);
-        counters.invalidation_wait_cycles += latency;
-        latency
+        counters.invalidation_wait_cycles += time.latency;
+        time.latency
     }
 
-    /// Ends the invalidations that are due.
+    /// Invalidates all translations, whatever their number.
+    fn end_batch(&mut self, counters: &mut DeviceReport) {
+        counters.queued_invalidations += 1;
+        counters.iotlb_invalidations += self.tlb.entries.len() as u64;
+        self.tlb.entries.clear();
+        self.device_tlb.entries.clear();
+        self.last_level.entries.clear();
+        self.free.append(&mut self.unmapped);
+    }
+
+    /// Ends the invalidations that are due, of a batch those of all pages.
     pub(super) fn work(&mut self, now: Cycles, counters: &mut DeviceReport) {
+        if !self.unmapped.is_empty() && self.batch_due <= now {
+            self.end_batch(counters);
+        }
         let Self {
             queue,
             tlb,
@@ -254,6 +282,14 @@ mod tests {
         }
     }
 
+    fn unmapping(strict: bool, now: Cycles) -> Unmapping {
+        Unmapping {
+            now,
+            latency: LATENCY,
+            batched: (!strict).then_some(Cycles::new(1000)),
+        }
+    }
+
     fn tables() -> impl FnMut() -> Option<Frame> {
         let mut next = 1000;
         move || {
@@ -324,12 +360,29 @@ mod tests {
             let mut take = tables();
             for transfer in 0..600 {
                 let page = iommu.map(Frame::new(transfer), &mut take).unwrap();
-                iommu.unmap(&[page], strict, LATENCY, &mut counters);
+                iommu.unmap(&[page], unmapping(strict, Cycles::ZERO), &mut counters);
             }
             assert_eq!(counters.invalidation_wait_cycles, Cycles::new(100 * waits));
             // Addresses are used again once nothing of them is left.
             assert_eq!(iommu.used, if strict { 1 } else { BATCH as u64 });
         }
+    }
+
+    #[test]
+    fn a_batch_ends_when_its_first_page_has_waited_long_enough() {
+        let (mut iommu, mut counters) = (Iommu::default(), DeviceReport::default());
+        let (config, mut take) = (config(0), tables());
+        for start in [0, 600] {
+            let page = iommu.map(Frame::new(start), &mut take).unwrap();
+            translate(&mut iommu, page, &config, &mut counters);
+            let now = Cycles::new(start.into());
+            iommu.unmap(&[page], unmapping(false, now), &mut counters);
+        }
+        iommu.work(Cycles::new(999), &mut counters);
+        assert_eq!((counters.iotlb_invalidations, iommu.free.len()), (0, 0));
+        iommu.work(Cycles::new(1000), &mut counters);
+        assert_eq!((counters.iotlb_invalidations, iommu.free.len()), (2, 2));
+        assert_eq!(counters.invalidation_wait_cycles, Cycles::ZERO);
     }
 
     #[test]
@@ -374,7 +427,7 @@ mod tests {
                         let (page, _) = model.remove(at);
                         // The kernel waits for what is queued before it unmaps.
                         iommu.work(now + LATENCY, &mut counters);
-                        iommu.unmap(&[page], strict, LATENCY, &mut counters);
+                        iommu.unmap(&[page], unmapping(strict, now), &mut counters);
                     }
                     (_, true) => {
                         let (page, frame) = model[at];

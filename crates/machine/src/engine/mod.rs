@@ -19,6 +19,7 @@ mod fold;
 mod forward;
 mod iommu;
 mod migration;
+mod network;
 mod outcomes;
 pub(crate) mod regions;
 mod requests;

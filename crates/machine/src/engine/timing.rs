@@ -231,6 +231,15 @@ impl Timing {
         }
     }
 
+    /// A core has nothing to do until then.
+    pub(super) fn wait(&mut self, core: usize, until: Cycles) {
+        let now = self.now(core).get();
+        match self.windows_mut().get_mut(core) {
+            Some(window) => window.wait_until(until),
+            None => self.passed += Cycles::new(until.get().saturating_sub(now)),
+        }
+    }
+
     /// The time of instructions passes on a core, at so many cycles for each in units of
     /// 2^-[`RATE_SHIFT`].
     pub(super) fn pass(&mut self, core: usize, instructions: u64, rate: u64) {

@@ -227,6 +227,7 @@ impl Engine {
         let buffer = self.migrations.moving[at].relocation.destination;
         if let Some(ends) = self.devices.settles(buffer) {
             self.charge(Cycles::new(ends.get().saturating_sub(now.get())));
+            self.work_devices(ends);
             self.devices.work_queue(ends.max(now));
         }
     }

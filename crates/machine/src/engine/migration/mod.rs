@@ -291,6 +291,7 @@ impl Engine {
     pub(super) fn migrate_pages(&mut self) {
         let now = self.now();
         self.migrations.end_away(now);
+        self.work_devices(now);
         self.devices.work_queue(now);
         self.advance_moving(now);
         self.advance_lazy(now);
@@ -304,8 +305,10 @@ impl Engine {
             self.begin_migration(now);
         }
         self.migrations.plan(now);
-        if let Some(ends) = self.devices.due() {
-            self.migrations.due = self.migrations.due.min(ends);
+        if !self.migrations.moving.is_empty()
+            && let Some(due) = self.devices.due()
+        {
+            self.migrations.due = self.migrations.due.min(due);
         }
     }
 
@@ -346,7 +349,7 @@ impl Engine {
         const ATTEMPTS: usize = 16;
         let choice = self.migrations.random.next();
         if choice.is_multiple_of(2)
-            && let Some(frame) = self.devices.buffer(choice >> 1)
+            && let Some(frame) = self.devices.network.buffer(choice >> 1)
         {
             // Its device cannot be made to wait, so software cannot move it (Contiguitas, section
             // 2.1).

@@ -203,7 +203,7 @@ fn run(llc: &LlcMigration, cores: u32, flavor: u64, steps: u64) -> Accepted {
     while acceptor.accepted.steps < steps {
         let (thread, words) = program.part();
         consume(&mut engine, thread, &words);
-        engine.devices.shrink_ring(BUFFERS);
+        engine.devices.network.shrink(BUFFERS);
         if let Err(problem) = follow(&mut engine, &mut acceptor) {
             panic!(
                 "{llc:?}, {cores} cores, run {flavor}, after {:?}: {problem}",
