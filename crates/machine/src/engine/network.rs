@@ -8,7 +8,7 @@
 //! is free, the core waits. Receiving: requests come in as fast as the link has them. While the
 //! program works, the device writes the next one, as long as the last, into the last level (Intel's
 //! Data Direct I/O); the core that asks for it reads it there, and waits if it is not all there yet.
-//! What the kernel does beside the copy is in the costs of a system call.
+//! The rest of the kernel's work is in the costs of a system call.
 //!
 //! The device's requests are of 256 bytes; each takes the link's time for them, and a walk of the
 //! IOMMU delays those behind it. They are made when a core enters the kernel for the device or
