@@ -58,6 +58,7 @@ EXPERIMENTS = [
     "sampling-error",
     "cross",
     "contiguity-demand",
+    "placement-effects",
     "rival-pom-tlb",
     "rival-spot",
     "rival-asap",

@@ -36,6 +36,7 @@ from contigua_experiments import direct_segment_overhead as overhead
 from contigua_experiments import direct_segment_scaling as scaling
 from contigua_experiments import migration_apps as apps
 from contigua_experiments import migration_downtime as downtime
+from contigua_experiments import placement_effects as placements
 from contigua_experiments.base import Outcome, Result
 from contigua_experiments.figures import Figure, Judged
 from contigua_experiments.fingerprint import unfinished
@@ -102,6 +103,12 @@ TINY = {
                 "instructions": 20000,
             }
         },
+    },
+    "placement-effects": {
+        "sizes": {
+            study: {"memory": "256MiB", "hours": 0.02, "seeds": [1]}
+            for study in ("builds", "zone", "full")
+        }
     },
     "contiguitas-parts": {
         "servers": [
@@ -455,6 +462,65 @@ def test_what_is_left_of_a_gain_is_that_over_the_gain_on_fresh_memory():
     assert demand.gain(found, gone) is None
     notes = demand.figures(found, inputs, {gone: "no memory; at all"}).notes
     assert "Did not run: linux-thp (linux, full, 1): no memory." in notes
+
+
+def effects(as_others=None):
+    """Verdicts of servers, some of whose measures are those of others."""
+    definition = find("placement-effects")
+    inputs = definition.inputs["quick"]
+    measures = dict.fromkeys(placements.COLUMNS, 0.0)
+    linux = measures | {"huge": 700, "fallbacks": 300, "tainted": 50.0, "unmovable": 10.0}
+    servers = {
+        ("builds", "linux"): linux,
+        ("builds", "defrag-mode"): measures | {"huge": 945, "fallbacks": 75},
+        ("zone", "linux"): linux,
+        ("zone", "2 %"): measures | {"potential": 98.0, "failures": 9, "free": 50.0},
+        ("zone", "5 %"): measures | {"potential": 97.0, "failures": 2},
+        ("zone", "20 %"): measures,
+        ("full", "linux"): linux,
+        ("full", "superpageblocks"): linux | {"tainted": 12.0},
+        ("full", "no reserve"): linux | {"tainted": 40.0},
+        ("full", "half the kernel's memory"): linux | {"tainted": 6.0},
+    }
+    servers |= {at: servers[other] for at, other in (as_others or {}).items()}
+    found = {
+        placements.Place(*at, seed): one
+        for at, one in servers.items()
+        for seed in inputs["sizes"][at[0]]["seeds"]
+    }
+    outcome = placements.figures(found, inputs)
+    judged = Result(definition, "quick", inputs, outcome).judged()
+    return {figure.key: verdict for figure, verdict in judged}
+
+
+BAD = {"differs", "fails"}
+
+
+def test_effects_of_placements_are_those_of_their_sources():
+    assert not BAD & set(effects().values())
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "fail"),
+    [
+        (("builds", "defrag-mode"), ("builds", "linux"), {"fallbacks_saved", "huge_more"}),
+        (
+            ("zone", "2 %"),
+            ("zone", "20 %"),
+            {"zone_kept", "zone_failures", "zone_free", "zone_order"},
+        ),
+        (("zone", "20 %"), ("zone", "5 %"), {"zone_order", "zone_safe"}),
+        (
+            ("full", "superpageblocks"),
+            ("full", "linux"),
+            {"tainted", "tainted_needed", "tainted_of_linux", "tainted_of_unreserved"},
+        ),
+        (("full", "half the kernel's memory"), ("full", "superpageblocks"), {"tainted_less"}),
+    ],
+)
+def test_a_placement_that_does_nothing_has_no_effect(place, other, fail):
+    verdicts = effects(as_others={place: other})
+    assert {key for key, verdict in verdicts.items() if verdict in BAD} == fail
 
 
 def test_designs_without_memory_are_found_and_the_others_run(tmp_path):
