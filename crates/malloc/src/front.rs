@@ -32,6 +32,9 @@ static CPUS: AtomicU32 = AtomicU32::new(0);
 /// Bytes that the stacks of a CPU, or of a thread, may hold.
 static BUDGET: AtomicI32 = AtomicI32::new(2 << 20);
 static THREAD_BUDGET: AtomicI32 = AtomicI32::new(512 << 10);
+/// Of so many misses of a cache whose budget is spent, one takes room from another class for its own:
+/// if each did, they would take it from each other. Our choice.
+const STEAL: usize = 16;
 /// Misses of caches of threads.
 static MISSES: AtomicUsize = AtomicUsize::new(0);
 
@@ -164,16 +167,13 @@ impl Place {
         let held = slab.held(class).load(Ordering::Relaxed);
         if held > 0 {
             slab.held(class).store(held - 1, Ordering::Relaxed);
-        } else if slab.may_grow(class) && !slab.grow(class, budget) {
-            for _ in 0..4 {
-                let Some(victim) = slab.shrink_next(class) else {
-                    break;
-                };
-                self.trim(slab, victim);
-                if slab.grow(class, budget) {
-                    break;
-                }
-            }
+        } else if slab.may_grow(class)
+            && !slab.grow(class, budget)
+            && slab.misses().load(Ordering::Relaxed).is_multiple_of(STEAL)
+            && let Some(victim) = slab.shrink_next(class)
+        {
+            self.trim(slab, victim);
+            slab.grow(class, budget);
         }
         slab.capacity(class)
     }
