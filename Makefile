@@ -46,7 +46,7 @@ help:
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make benches  list the other measurements; make bench-NAME [ARGS="..."] runs one and writes its page'
 	@echo 'make bench-large  8 GB and 10^11 instructions on four designs (a quarter of an hour and 11 GB; writes docs/performance.md)'
-	@echo 'make bench-malloc  compare our malloc with six others, on our programs and others (an hour; writes docs/malloc.md)'
+	@echo 'make bench-malloc [MIMALLOC_BENCH=DIR]  compare our malloc with six others, on our programs and others (hours; writes docs/malloc.md)'
 	@echo 'make bench-latency  malloc and free while another thread frees gigabytes (minutes; writes docs/malloc.md)'
 	@echo 'make bench-misuse  mistakes that allocators notice (a minute; writes docs/malloc.md)'
 	@echo 'make bench-resident  what stays resident after frees (ten minutes; writes docs/malloc.md)'
@@ -292,6 +292,7 @@ benches:
 FOREIGN = z3 z3 ruby ruby lua5.4 lua5.4 php php-cli gawk gawk xmllint libxml2-utils xsltproc xsltproc \
 	gnuplot gnuplot-nox dot graphviz cppcheck cppcheck clang clang jq jq node nodejs tclsh tcl \
 	redis-server redis-server redis-cli redis-tools sqlite3 sqlite3 groff groff zstd zstd xz xz-utils git git
+bench-malloc: OTHERS = $(if $(MIMALLOC_BENCH),--mimalloc-bench $(MIMALLOC_BENCH))
 bench-malloc:
 	scripts/require cc gcc g++ g++
 	for package in libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4; do \
@@ -299,8 +300,8 @@ bench-malloc:
 	cargo build --locked --release -p contigua-malloc
 	$(PYTHON) benches/malloc.py
 	scripts/require perf linux-perf $(FOREIGN)
-	$(PYTHON) benches/foreign.py
-	$(PYTHON) benches/foreign.py --why
+	$(PYTHON) benches/foreign.py $(OTHERS)
+	$(PYTHON) benches/foreign.py $(OTHERS) --why
 
 bench-resident:
 	scripts/require cc gcc g++ g++

@@ -2,7 +2,7 @@
 
 Each round runs each program under each allocator, beginning with another one, so that what else
 the machine does meets all of them alike. A ratio is that of two runs of one round; its interval
-comes from drawing rounds again (bootstrap).
+comes from drawing rounds again, that of a mean from drawing rounds and programs (bootstrap).
 
 ``--why`` runs those that the table has as more than 5 % behind, under ours, ours without canaries
 (level 0) and the best of the others only, and writes where they differ: in the program's own time,
@@ -12,6 +12,7 @@ the kernel's, page faults, or the share of samples that perf finds in the alloca
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import platform
 import random
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import documents
 import malloc
+import mimalloc_bench
 import peers
 from foreign_inputs import PROGRAMS, write_inputs
 
@@ -44,10 +46,10 @@ Allocators = dict[str, Path | None]
 Samples = dict[str, dict[str, list[malloc.Sample]]]
 
 
-def runs(names: list[str] | None) -> dict[str, str]:
+def runs(programs: dict[str, str], names: list[str] | None) -> dict[str, str]:
     """Return shell commands by row of the table; programs with threads have several rows."""
     found = {}
-    for name, command in PROGRAMS.items():
+    for name, command in programs.items():
         if names and not any(wanted in name for wanted in names):
             continue
         if "$THREADS" not in command:
@@ -85,7 +87,9 @@ def measure(
                 library = allocators[row][name] or GLIBC
                 shell = ["sh", "-ec", f"exec 2>/dev/null; {command}"]
                 sample = malloc.run(launcher, shell, library, settings(name))
-                samples[row][name].append(sample)
+                work = mimalloc_bench.millions(row, folder)
+                per_work = {what: getattr(sample, what) / work for what in ("user", "system")}
+                samples[row][name].append(dataclasses.replace(sample, **per_work))
             latest = samples[row].items()
             said = ", ".join(f"{name} {of[-1].seconds:.2f}" for name, of in latest)
             print(f"round {number + 1}: {row}: {said}", file=sys.stderr, flush=True)
@@ -102,38 +106,56 @@ def ratio(
     )
 
 
-def mean(samples: Samples, name: str, what: str) -> tuple[float, float, float]:
-    """Return the geometric mean of the ratios over programs, and where 95 % of the draws lie."""
-    count = len(next(iter(samples.values()))[OURS])
+def program_of(row: str) -> str:
+    """Return the program of a row, which may be one of several."""
+    return row.partition(",")[0]
 
-    def once(rounds: list[int]) -> float:
-        return malloc.geometric(
-            [ratio(by_name, name, what, rounds) for by_name in samples.values()]
-        )
+
+def mean(samples: Samples, name: str, what: str) -> tuple[float, float, float]:
+    """Return the geometric mean of the ratios, and where 95 % of the draws lie.
+
+    A draw is one of rounds and one of programs, with all their rows.
+    """
+    count = len(next(iter(samples.values()))[OURS])
+    programs: dict[str, list[str]] = {}
+    for row in samples:
+        programs.setdefault(program_of(row), []).append(row)
+
+    def once(rounds: list[int], names: list[str]) -> float:
+        known = {row: ratio(samples[row], name, what, rounds) for row in samples}
+        return malloc.geometric([known[row] for program in names for row in programs[program]])
 
     draw = random.Random(1)
-    drawn = sorted(once(draw.choices(range(count), k=count)) for _ in range(DRAWS))
-    return once(list(range(count))), drawn[DRAWS // 40], drawn[-DRAWS // 40 - 1]
+    drawn = sorted(
+        once(draw.choices(range(count), k=count), draw.choices([*programs], k=len(programs)))
+        for _ in range(DRAWS)
+    )
+    return once(list(range(count)), [*programs]), drawn[DRAWS // 40], drawn[-DRAWS // 40 - 1]
 
 
 def behind(samples: Samples, others: list[str]) -> list[str]:
-    """Rows in which ours takes over 5 % more CPU time than the best of the others."""
-    rounds = list(range(len(next(iter(samples.values()))[OURS])))
+    """Rows in which ours takes over 5 % more CPU time than the best of the others.
+
+    Only those whose interval, from drawing rounds, does not contain 1.
+    """
     found = []
     for row, by_name in samples.items():
-        best = min(others, key=lambda name: ratio(by_name, name, "seconds", rounds))
-        share = 1 / ratio(by_name, best, "seconds", rounds) - 1
-        if share > 0.05:
+        best, (middle, _, high) = min(
+            ((name, mean({row: by_name}, name, "seconds")) for name in others),
+            key=lambda of: of[1][0],
+        )
+        share = 1 / middle - 1
+        if share > 0.05 and high < 1:
             found.append(f"{row} ({share * 100:.0f} % behind {best})")
     return found
 
 
-def lines(samples: Samples) -> list[str]:
-    """Lines of the document."""
+def lines(samples: Samples, left_out: list[str]) -> list[str]:
+    """Lines of the document: means, rows, what is behind, and the programs that were left out."""
     names = list(next(iter(samples.values())))
     others = [name for name in names if name != OURS]
     rounds = list(range(len(next(iter(samples.values()))[OURS])))
-    rows = []
+    rows, means = [], []
     for row, by_name in samples.items():
         seconds, megabytes = (
             statistics.median(getattr(sample, what) for sample in by_name[OURS]) for what in WHAT
@@ -155,21 +177,24 @@ def lines(samples: Samples) -> list[str]:
         for name in others:
             (time, low, high), (memory, _, _) = (mean(kept, name, what) for what in WHAT)
             cells.append(f"{time:.3f} ({low:.3f} to {high:.3f}) / {memory:.2f}")
-        rows.append([f"**{said}**", "1 / 1", *cells])
+        means.append([f"**{said}**", "1 / 1", *cells])
     slow = behind(samples, others)
-    programs = len({row.partition(",")[0] for row in samples})
+    programs = len({program_of(row) for row in samples})
     about = (
         f"{programs} programs, {len(samples)} rows; {len(rounds)} rounds on {os.cpu_count()} CPUs, "
         f"Linux {platform.release()}, transparent huge pages `{malloc.huge_pages()}`. Ours: "
         "medians of CPU seconds of all threads, processes and the kernel / peak resident MB of the "
-        "largest process. Others: medians of ratios of the same round, ours = 1 (above 1: ours "
-        f"takes less), in brackets: 95 % of {DRAWS:,} draws of rounds."
+        "largest process; of larson, xmalloc-test and glibc-thread, which run for a fixed time: "
+        "for a million operations. Others: medians of ratios of the same round, ours = 1 (above "
+        f"1: ours takes less), in brackets: 95 % of {DRAWS:,} draws of rounds and of programs."
     )
     verdict = "More than 5 % behind the best: " + (", ".join(slow) if slow else "none") + "."
+    if left_out:
+        verdict += f" Left out, of mimalloc-bench: {', '.join(left_out)}."
     return [
         *textwrap.wrap(about, 118),
         "",
-        *documents.rows({"heads": ["program", OURS, *others], "rows": rows}),
+        *documents.rows({"heads": ["program", OURS, *others], "rows": [*means, *rows]}),
         "",
         *textwrap.wrap(verdict, 118),
     ]
@@ -243,7 +268,8 @@ def starts(folder: Path, allocators: dict[str, Path | None], rounds: int) -> str
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--mimalloc-bench", type=Path, metavar="DIR", help=mimalloc_bench.HELP)
     parser.add_argument("--only", nargs="+", help="programs whose names contain one of these")
     parser.add_argument("--library", type=Path, default=malloc.ALLOCATORS[OURS])
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
@@ -252,6 +278,8 @@ def main() -> None:
     allocators = {**malloc.ALLOCATORS, OURS: options.library.resolve(), **peers.built()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        more, left_out = mimalloc_bench.commands(options.mimalloc_bench, folder)
+        programs = PROGRAMS | more
         if options.why:
             section = "foreign-why"
             best = known_behind(malloc.DOCUMENT.read_text())
@@ -260,15 +288,15 @@ def main() -> None:
                 row: {name: allocators[name] for name in (OURS, LEVEL_0, peer)}
                 for row, peer in best.items()
             }
-            rows = {row: line for row, line in runs(options.only).items() if row in best}
+            rows = {row: line for row, line in runs(programs, options.only).items() if row in best}
             samples = measure(folder, rows, chosen, options.rounds)
             text = reasons(samples, {row: shares(rows[row], chosen[row]) for row in rows})
         else:
             section = "foreign"
-            rows = runs(options.only)
+            rows = runs(programs, options.only)
             samples = measure(folder, rows, dict.fromkeys(rows, allocators), options.rounds)
             start = starts(folder, allocators, options.rounds)
-            text = [*lines(samples), *textwrap.wrap(start, 118)]
+            text = [*lines(samples, left_out), *textwrap.wrap(start, 118)]
     documents.publish(section, "malloc.md", text, only_print=options.print)
 
 
