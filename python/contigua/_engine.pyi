@@ -30,6 +30,7 @@ class AgeSpec(TypedDict):
     daily: bool
     paranoid: bool
     gigantic_pages: NotRequired[int]
+    nodes: NotRequired[int]
 
 class PolicySpec(TypedDict):
     name: str

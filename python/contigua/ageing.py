@@ -72,6 +72,8 @@ class AgeOptions:
     gigantic_pages
         1 GB pages to allocate at run time when the server has aged; samples and snapshots are of
         the time before.
+    nodes
+        NUMA nodes that share the memory evenly, 1 to 8.
     """
 
     profile: str = "web"
@@ -85,6 +87,7 @@ class AgeOptions:
     daily: bool = True
     paranoid: bool = False
     gigantic_pages: int = 0
+    nodes: int = 1
 
     def spec(self, design: str | Preset) -> _engine.AgeSpec:
         """Return what the engine is told for a design.
@@ -113,6 +116,7 @@ class AgeOptions:
             "daily": self.daily,
             "paranoid": self.paranoid,
             "gigantic_pages": self.gigantic_pages,
+            "nodes": self.nodes,
         }
 
 

@@ -290,6 +290,24 @@ def test_1_gb_pages_are_allocated_on_the_aged_server(cli, tmp_path):
     assert ran.returncode == 2 and "-1 is not in the range" in ran.stderr
 
 
+def test_nodes_are_shown_each(cli, tmp_path):
+    history = ["--memory", "1G", "--hours", "0.1", "--design", "linux-thp,contiguitas-thp"]
+    file = tmp_path / "out.json"
+    ran = cli("age", *history, "--nodes", "2", "--json", file)
+    assert ran.returncode == 0, ran.stderr
+    for server in json.loads(file.read_text()):
+        final = server["samples"][-1]
+        assert server["report"]["config"]["nodes"] == len(final["nodes"]) == 2
+        blocks = [node["contiguity"]["blocks_2m"]["unmovable"] for node in final["nodes"]]
+        assert sum(blocks) == final["contiguity"]["blocks_2m"]["unmovable"]
+        assert f"node 1: {blocks[1]} of 256 blocks of 2 MB are polluted" in ran.stdout
+    assert re.search(r"contiguitas-thp, node 0: .*; unmovable region of \d+ MiB", ran.stdout)
+    ran = cli("age", "--memory", "1G", "--nodes", "3")
+    assert ran.returncode == 1 and "3 nodes" in ran.stderr
+    ran = cli("age", "--nodes", "2", "--save", tmp_path / "saved")
+    assert ran.returncode == 2 and not (tmp_path / "saved").exists()
+
+
 def test_a_snapshot_can_be_shown(cli, tmp_path):
     saved = tmp_path / "saved"
     ran = cli("age", "--memory", "256M", "--hours", "0.1", "--save", saved)

@@ -92,7 +92,10 @@ def test_measured_values_are_numbers_with_the_unit_in_their_key(reports):
 
 
 def test_aged_servers_are_as_their_schema_says(cli):
-    done = cli("age", "--memory", "256M", "--hours", "1m", "--json", "-")
+    history = ("--memory", "256M", "--hours", "1m", "--json", "-")
+    done = cli("age", *history, "--nodes", "2")
+    check("age", json.loads(done.stdout))
+    done = cli("age", *history)
     servers = json.loads(done.stdout)
     check("age", servers)
     assert servers[0]["schema"] == 2

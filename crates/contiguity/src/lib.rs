@@ -102,6 +102,23 @@ impl Contiguity {
         ]
     }
 
+    /// Measures of two memories together. A block lies in one of them.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut sum = *self;
+        sum.free_frames += other.free_frames;
+        sum.movable_frames += other.movable_frames;
+        sum.unmovable_frames += other.unmovable_frames;
+        sum.reserved_frames += other.reserved_frames;
+        for (blocks, (_, others)) in sum.blocks_mut().into_iter().zip(other.blocks()) {
+            blocks.total += others.total;
+            blocks.free += others.free;
+            blocks.potential += others.potential;
+            blocks.unmovable += others.unmovable;
+        }
+        sum
+    }
+
     fn blocks_mut(&mut self) -> [&mut Blocks; ORDERS.len()] {
         [
             &mut self.blocks_2m,

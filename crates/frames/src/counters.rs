@@ -19,6 +19,12 @@ macro_rules! counters {
                 Self { $($name: self.$name - earlier.$name,)* }
             }
 
+            /// Counts of both.
+            #[must_use]
+            pub fn plus(&self, other: &Self) -> Self {
+                Self { $($name: self.$name + other.$name,)* }
+            }
+
             /// All counters by name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name),)*].into_iter()

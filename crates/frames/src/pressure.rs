@@ -51,6 +51,17 @@ const DECAY: [f64; 3] = [
 ];
 
 impl Averages {
+    /// The higher of each.
+    #[must_use]
+    pub fn higher(&self, other: &Self) -> Self {
+        Self {
+            avg10: self.avg10.max(other.avg10),
+            avg60: self.avg60.max(other.avg60),
+            avg300: self.avg300.max(other.avg300),
+            total: self.total.max(other.total),
+        }
+    }
+
     fn advance(&mut self, share: f64) {
         let averages = [&mut self.avg10, &mut self.avg60, &mut self.avg300];
         for (average, decay) in averages.into_iter().zip(DECAY) {

@@ -30,6 +30,7 @@ fn main() -> Result<(), contigua_machine::Error> {
             kernel: 1.0,
             files: 1.0,
             daily: false,
+            nodes: 1,
         })?;
         server.run_until(Nanoseconds::new(600_000_000_000));
         let contiguity = server.sample().contiguity;

@@ -163,6 +163,16 @@ pub enum Error {
         /// The most.
         most: Bytes,
     },
+    /// Nodes that cannot share the memory evenly.
+    #[error(
+        "{memory} of memory on {nodes} nodes: 1 to 8 nodes have the same whole number of 2 MiB"
+    )]
+    Nodes {
+        /// Number of nodes.
+        nodes: u32,
+        /// Memory of all.
+        memory: Bytes,
+    },
     /// More memory than the computer that simulates it can keep account of.
     #[error(
         "{memory} of memory: simulating it takes {needed} and this computer has {available} \

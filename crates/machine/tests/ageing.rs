@@ -35,8 +35,14 @@ fn server(design: &str, profile: &str, gibibytes: u64, seed: u64) -> Server {
         kernel: 1.0,
         files: 1.0,
         daily: false,
+        nodes: 1,
     })
     .unwrap()
+}
+
+fn of_nodes(design: &str, profile: &str, gibibytes: u64, nodes: u32) -> Server {
+    let config = server(design, profile, gibibytes, 1).config().clone();
+    Server::new(AgeConfig { nodes, ..config }).unwrap()
 }
 
 fn minutes(minutes: u64) -> Nanoseconds {
@@ -384,4 +390,70 @@ fn figures_that_make_no_sense_are_named() {
     assert!(error.contains("did you mean `spread`?"), "{error}");
     let error = "webb:2h".parse::<Age>().unwrap_err().to_string();
     assert!(error.contains("web, cache, cache-b, ci, mixed"), "{error}");
+}
+
+#[test]
+fn each_node_has_a_border_of_its_own() {
+    let mut server = of_nodes(CONTIGUITAS, MIXED, 2, 2);
+    server.run_until(minutes(20));
+    server.validate().unwrap();
+    let sample = server.sample();
+    let [first, second] = &sample.nodes[..] else {
+        panic!("{} nodes", sample.nodes.len());
+    };
+    let region = |node: &contigua_machine::ageing::NodeSample| node.unmovable_region.unwrap().get();
+    assert_eq!(
+        region(first) + region(second),
+        sample.unmovable_region.unwrap().get()
+    );
+    for (node, memory) in sample.nodes.iter().zip(server.memories()) {
+        assert_eq!(memory.contiguity(), node.contiguity);
+        assert_eq!(node.contiguity.managed_frames(), (1 << 30) / 4096);
+        // Confined on each: nothing unmovable lies above its border.
+        let blocks = u64::from(node.contiguity.blocks_2m.unmovable) * (2 << 20);
+        assert!(blocks <= region(node), "{blocks} {}", region(node));
+        assert!(node.contiguity.unmovable_frames > 0);
+    }
+    // Requests go to the other node when their own is full.
+    assert!(sample.events.server.remote > 0);
+    assert_eq!(sample.events.server.kills, 0);
+}
+
+#[test]
+fn a_request_stays_on_its_node_while_there_is_memory() {
+    let config = server(LINUX, MIXED, 2, 1).config().clone();
+    let mut server = Server::new(AgeConfig {
+        nodes: 2,
+        load: 0.1,
+        files: 0.1,
+        ..config
+    })
+    .unwrap();
+    server.run_until(minutes(5));
+    let sample = server.sample();
+    assert_eq!(sample.events.server.remote, 0, "{:?}", sample.events);
+    let used = |node: usize| {
+        let contiguity = sample.nodes[node].contiguity;
+        contiguity.managed_frames() - contiguity.free_frames
+    };
+    assert!(used(0) > 0 && used(1) > 0);
+}
+
+#[test]
+fn nodes_share_memory_evenly_or_not_at_all() {
+    let config = server(LINUX, MIXED, 1, 1).config().clone();
+    for (nodes, memory) in [
+        (0, 1 << 30),
+        (9, 9 << 30),
+        (2, (1 << 30) + (2 << 20)),
+        (8, 64 << 20),
+    ] {
+        let memory = Bytes::new(memory);
+        let config = AgeConfig {
+            nodes,
+            memory,
+            ..config.clone()
+        };
+        assert!(Server::new(config).is_err(), "{nodes} nodes of {memory}");
+    }
 }

@@ -733,6 +733,7 @@ fn old_server(placement: &str, folder: &Path) -> PathBuf {
         kernel: 1.0,
         files: 1.0,
         daily: false,
+        nodes: 1,
     })
     .unwrap();
     server.run_until(Nanoseconds::new(600_000_000_000));

@@ -316,6 +316,7 @@ fn aged(design: &DesignConfig, profile: &str) -> BTreeMap<String, Value> {
         kernel: 4.0,
         files: 2.0,
         daily: false,
+        nodes: 1,
     })
     .unwrap();
     server.run_until(Nanoseconds::new(1_200 * SECOND));

@@ -39,6 +39,8 @@ pub struct AgeSpec {
     paranoid: bool,
     #[pyo3(default = 0)]
     gigantic_pages: u64,
+    #[pyo3(default = 1)]
+    nodes: u32,
 }
 
 impl AgeSpec {
@@ -57,6 +59,7 @@ impl AgeSpec {
             kernel: self.kernel,
             files: self.files,
             daily: self.daily,
+            nodes: self.nodes,
         })
     }
 }
@@ -159,7 +162,7 @@ pub fn age(
         failure.check()?;
         samples.push(server.sample());
         let config = serde_json::to_value(server.config()).map_err(engine_error)?;
-        let snapshot = Snapshot::of(server.memory(), server.now(), config);
+        let snapshot = Snapshot::of_nodes(server.memories(), server.now(), config);
         let pages = spec.gigantic_pages;
         let gigantic = (pages > 0).then(|| server.allocate_gigantic(pages));
         AgedServer::new(snapshot, &samples, gigantic)

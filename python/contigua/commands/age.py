@@ -107,6 +107,13 @@ DEFAULTS = AgeOptions(memory="8G")
     help="1 GB pages to allocate at run time when the server has aged; how many there were is "
     "said, and the time of each.",
 )
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 8),
+    default=DEFAULTS.nodes,
+    show_default=True,
+    help="NUMA nodes that share the memory evenly, each with its own allocator and border.",
+)
 @click.option("--paranoid", is_flag=True, help="Check every structure as it goes; slow.")
 @click.option("--snapshot", type=FILE, help="Show a saved snapshot instead of ageing a server.")
 @click.option(
@@ -136,6 +143,8 @@ def age_command(
         raise click.UsageError("give at least one design")
     if save is not None and len(names) > 1:
         raise click.UsageError("--save takes one design; give each a run of its own")
+    if save is not None and options["nodes"] > 1:
+        raise click.UsageError("--save takes one node: programs start on the memory of a node")
     for path in (png, html, json_file, save):
         if path is not None:
             check_writable(path)
@@ -248,6 +257,14 @@ def sentences(server: AgedServer) -> list[str]:
             )
         polluted = f"{blocks['unmovable']:,} of {blocks['total']:,} are polluted (unmovable pages)"
         found.append(f"{label}: {able}. {polluted}.")
+    for number, node in enumerate(sample.get("nodes", [])):
+        blocks = node["contiguity"]["blocks_2m"]
+        region = node["unmovable_region_bytes"]
+        found.append(
+            f"node {number}: {blocks['unmovable']:,} of {blocks['total']:,} blocks of 2 MB are "
+            + "polluted"
+            + ("." if region is None else f"; unmovable region of {region >> 20:,} MiB.")
+        )
     gigantic = server.report.get("gigantic")
     if gigantic is not None:
         seconds = [page["nanoseconds"] / 1e9 for page in gigantic["allocated"]]

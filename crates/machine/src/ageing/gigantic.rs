@@ -2,8 +2,8 @@
 //!
 //! `echo N > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages` allocates one page after the
 //! other (Linux, `set_max_huge_pages` in `mm/hugetlb.c`): an aligned range without unmovable memory is
-//! isolated, and what is in it is moved out or reclaimed (`alloc_contig_pages`). The first page for
-//! which there is no such range ends it.
+//! isolated, and what is in it is moved out or reclaimed (`alloc_contig_pages`). Nodes take turns
+//! (`next_node_allowed`). The first page for which there is no such range on any ends it.
 
 use contigua_frames::{Counters, FrameClass};
 use contigua_units::{Nanoseconds, PageSize};
@@ -45,11 +45,10 @@ impl Server {
     pub fn allocate_gigantic(&mut self, most: u64) -> GiganticPages {
         let mut allocated = Vec::new();
         while (allocated.len() as u64) < most {
-            let before = self.memory.counters();
+            let before = self.counters();
             let order = PageSize::Size1G.order();
-            let class = FrameClass::Anonymous;
-            let page = self.memory.allocate_contiguous(order, class, &mut ());
-            if page.is_none() {
+            self.nodes.run_on(allocated.len());
+            if !self.nodes.allocate_contiguous(order, FrameClass::Anonymous) {
                 break;
             }
             allocated.push(self.cost_since(&before));
@@ -61,7 +60,7 @@ impl Server {
     }
 
     fn cost_since(&self, before: &Counters) -> GiganticPage {
-        let events = self.memory.counters().since(before);
+        let events = self.counters().since(before);
         let costs = &self.config.design.memory.costs;
         let time = costs.migrate.get() * events.frames_moved_from_isolated
             + costs.reclaim.get() * events.frames_reclaimed_background

@@ -6,6 +6,7 @@
 //! placement, as far as memory allows.
 
 mod gigantic;
+mod nodes;
 mod picture;
 mod profile;
 mod random;
@@ -20,25 +21,31 @@ pub use picture::{Cell, Picture};
 pub use profile::{
     Bursts, Class, PageCache, Pins, Profile, Source, Tenants, Weighted, parse_profile,
 };
-pub use sample::{AgeReport, RegionPressure, Sample, ServerCounters};
+pub use sample::{AgeReport, NodeSample, RegionPressure, Sample, ServerCounters};
 pub use snapshot::{Snapshot, SnapshotError};
 
 use contigua_frames::{
     Boxed, Config, Evict, FrameClass, Frames, Group, Layout, Placement, Request,
 };
 use contigua_paging::Memory;
-use contigua_units::{Bytes, Frame, Nanoseconds, Order};
+use contigua_units::{Bytes, Nanoseconds, Order};
 use serde::Serialize;
 
 use crate::Error;
 use crate::config::DesignConfig;
-use crate::mover::{self, Mover};
+use crate::mover;
+use nodes::{Nodes, Place};
 use sources::Kernel;
 use tenants::Population;
 use wheel::TICK;
 
 /// CPUs whose lists the server's allocations go through in turn.
 const CPUS: usize = 8;
+
+/// Most nodes: those of an eight-socket server.
+const MOST_NODES: u32 = 8;
+/// Memory of a node is a multiple of this.
+const BLOCK_BYTES: u64 = 2 << 20;
 
 /// Share of memory that the kernel's code and data take for good. A Linux kernel of a server
 /// distribution takes some 100 MB of a machine of 32 GB, with what it allocates at boot.
@@ -67,13 +74,16 @@ pub struct AgeConfig {
     pub files: f64,
     /// Demand follows a day, rather than being steady.
     pub daily: bool,
+    /// Nodes that share the memory evenly.
+    #[schemars(range(min = 1, max = 8))]
+    pub nodes: u32,
 }
 
 /// A server that ages.
 #[derive(Clone)]
 pub struct Server {
     config: AgeConfig,
-    memory: Memory,
+    nodes: Nodes,
     tenants: Population,
     kernel: Kernel,
     clock: Clock,
@@ -84,8 +94,6 @@ pub struct Server {
 struct Clock {
     now: Nanoseconds,
     counters: ServerCounters,
-    /// Hardware that moves pages which software cannot move.
-    mover: Mover,
 }
 
 /// The groups of a server's memory: those that reclaim looks at first.
@@ -121,6 +129,22 @@ pub(crate) fn later_group(number: u16) -> Group {
     Group(Groups::LATER + number)
 }
 
+/// Memory of each node.
+fn memory_of_each(config: &AgeConfig) -> Result<Bytes, Error> {
+    let AgeConfig { nodes, memory, .. } = *config;
+    if nodes == 1 {
+        return Ok(memory);
+    }
+    let is_even = (2..=MOST_NODES).contains(&nodes)
+        && memory.get().is_multiple_of(u64::from(nodes) * BLOCK_BYTES);
+    if !is_even {
+        return Err(Error::Nodes { nodes, memory });
+    }
+    let each = Bytes::new(memory.get() / u64::from(nodes));
+    crate::limits::check_memory(each)?;
+    Ok(each)
+}
+
 /// Fresh memory with room for a server's groups.
 pub(crate) fn fresh_memory(
     memory: Bytes,
@@ -140,6 +164,7 @@ impl Server {
     /// [`Error::Memory`], [`Error::Frames`], [`Error::Profile`].
     pub fn new(config: AgeConfig) -> Result<Self, Error> {
         crate::limits::check_memory(config.memory)?;
+        let each = memory_of_each(&config)?;
         let problem = |problem: String| Error::Profile {
             profile: config.profile_name.clone(),
             problem,
@@ -157,16 +182,16 @@ impl Server {
                 )));
             }
         }
-        let mut memory = fresh_memory(
-            config.memory,
-            &config.design.memory,
-            &config.design.placement,
-        )?;
+        let design = &config.design;
+        let memories: Result<Vec<Memory>, Error> = (0..config.nodes)
+            .map(|_| fresh_memory(each, &design.memory, &design.placement))
+            .collect();
+        let mut nodes = Nodes::new(memories?);
         for tenant in 0..profile::MOST_TENANTS as usize {
-            memory.set_evict(Groups::files(tenant), Evict::File);
+            nodes.set_evict(Groups::files(tenant), Evict::File);
         }
         for slot in 0..wheel::GROUPS as u16 {
-            memory.set_evict(Group(Groups::CACHES.0 + slot), Evict::Shrink);
+            nodes.set_evict(Group(Groups::CACHES.0 + slot), Evict::Shrink);
         }
         let mut server = Self {
             tenants: Population::new(&config),
@@ -174,9 +199,8 @@ impl Server {
             clock: Clock {
                 now: Nanoseconds::new(0),
                 counters: ServerCounters::default(),
-                mover: Mover::default(),
             },
-            memory,
+            nodes,
             config,
         };
         server.boot();
@@ -185,7 +209,7 @@ impl Server {
 
     /// The kernel's own code and data, early and for good.
     fn boot(&mut self) {
-        let frames = (self.memory.total() as f64 * BOOT_SHARE) as u64;
+        let frames = (self.nodes.total() as f64 * BOOT_SHARE) as u64;
         let order = Order::new(4);
         for _ in 0..frames / u64::from(order.frames()) {
             let request = Request {
@@ -193,7 +217,7 @@ impl Server {
                 group: Some(Groups::BOOT),
                 ..Request::new(order, FrameClass::KernelOther)
             };
-            self.clock.obtain(&request, &mut self.memory);
+            self.clock.obtain(&request, &mut self.nodes);
         }
     }
 
@@ -203,10 +227,25 @@ impl Server {
         &self.config
     }
 
-    /// Its memory.
+    /// The memory of each node.
+    pub fn memories(&self) -> impl Iterator<Item = &Memory> {
+        self.nodes.memories()
+    }
+
+    /// The memory of its first node.
+    ///
+    /// # Panics
+    /// Never: a server has a node.
     #[must_use]
     pub fn memory(&self) -> &Memory {
-        &self.memory
+        self.memories().next().expect("a server has a node")
+    }
+
+    fn counters(&self) -> contigua_frames::Counters {
+        let counters = self.memories().map(|memory| memory.counters());
+        counters.fold(contigua_frames::Counters::default(), |sum, of| {
+            sum.plus(&of)
+        })
     }
 
     /// Time since it booted.
@@ -215,10 +254,10 @@ impl Server {
         self.clock.now
     }
 
-    /// Gives up everything but the memory, for a program to run on, and the time.
+    /// Gives up everything but the memory of the first node, for a program to run on, and the time.
     #[must_use]
     pub fn into_memory(self) -> (Memory, Nanoseconds) {
-        (self.memory, self.clock.now)
+        (self.nodes.into_first(), self.clock.now)
     }
 
     /// Lets time pass until `end`, in whole ticks.
@@ -233,31 +272,30 @@ impl Server {
         clock.now = Nanoseconds::new(clock.now.get() + TICK.get());
         let ticks = clock.now.get() / TICK.get();
         // Interrupts and tenants run where they may.
-        self.memory.set_cpu((ticks % CPUS as u64) as usize);
-        self.kernel.tick(clock, &mut self.memory);
-        self.tenants.tick(clock, &mut self.memory);
-        clock.background(&mut self.memory);
+        self.nodes.set_cpu((ticks % CPUS as u64) as usize);
+        self.kernel.tick(clock, &mut self.nodes);
+        self.tenants.tick(clock, &mut self.nodes);
+        self.nodes.background(clock.now);
     }
 
     /// Lets all tenants leave, and their files stay: what a program finds that is started on the
     /// server next.
     pub fn dismiss_tenants(&mut self) {
-        self.tenants.dismiss(self.clock.now, &mut self.memory);
+        self.tenants.dismiss(self.clock.now, &mut self.nodes);
         self.settle();
     }
 
     /// Lets files take all memory that is free.
     pub fn fill_with_files(&mut self) {
         self.tenants
-            .fill_with_files(&mut self.clock, &mut self.memory);
+            .fill_with_files(&mut self.clock, &mut self.nodes);
         self.settle();
     }
 
     /// Gives every free frame that a CPU keeps at hand back, so that a picture or a snapshot shows
     /// it as free, and ends what hardware moves.
     pub fn settle(&mut self) {
-        self.clock.mover.finish(&mut self.memory, &mut ());
-        self.memory.drain_per_cpu();
+        self.nodes.settle();
     }
 
     /// Checks the memory.
@@ -265,9 +303,7 @@ impl Server {
     /// # Errors
     /// A sentence that says where.
     pub fn validate(&self) -> Result<(), String> {
-        self.memory
-            .validate()
-            .map_err(|problem| problem.to_string())
+        self.nodes.validate()
     }
 }
 
@@ -276,26 +312,26 @@ impl Clock {
     const MAX_OOM_RETRIES: usize = 3;
 
     /// Takes a block, waiting for the kernel's threads if need be.
-    fn obtain(&mut self, request: &Request, memory: &mut Memory) -> Option<Frame> {
-        let mut frame = memory.allocate_or_reclaim(request, &mut ());
+    fn obtain(&mut self, request: &Request, memory: &mut Nodes) -> Option<Place> {
+        let mut place = memory.allocate_or_reclaim(request);
         // The threads run beside everybody: they do not wait for the end of the tick.
         if memory.has_background_work() {
-            self.background(memory);
+            memory.background(self.now);
         }
-        if frame.is_none() && !request.atomic {
+        if place.is_none() && !request.atomic {
             for _ in 0..Self::MAX_OOM_RETRIES {
-                self.background(memory);
-                frame = memory.allocate_or_reclaim(request, &mut ());
-                if frame.is_some() {
+                memory.background(self.now);
+                place = memory.allocate_or_reclaim(request);
+                if place.is_some() {
                     self.counters.waits += 1;
-                    return frame;
+                    return place;
                 }
             }
             if memory.is_clearing() {
-                frame = self.wait_for_border(request, memory);
+                place = self.wait_for_border(request, memory);
             }
         }
-        if frame.is_none() {
+        if place.is_none() {
             let kind = request.class.kind();
             if kind == contigua_contiguity::FrameKind::Movable {
                 self.counters.failures_movable += 1;
@@ -305,27 +341,21 @@ impl Clock {
                 self.counters.failures_unmovable += 1;
             }
         }
-        frame
-    }
-
-    /// Lets the kernel's threads do what is due, and hardware move what they want moved.
-    fn background(&mut self, memory: &mut Memory) {
-        memory.background(self.now, &mut ());
-        self.mover.run_until(self.now, memory, &mut ());
+        place
     }
 
     /// Takes a block as soon as hardware has emptied one for it, if it does within a tick. The
     /// time goes into the pressure.
-    fn wait_for_border(&mut self, request: &Request, memory: &mut Memory) -> Option<Frame> {
+    fn wait_for_border(&mut self, request: &Request, memory: &mut Nodes) -> Option<Place> {
         let mut waited = 0;
         while waited < TICK.get() && memory.is_clearing() {
             waited += mover::LIFETIME.get();
             let now = Nanoseconds::new(self.now.get() + waited);
-            self.mover.run_until(now, memory, &mut ());
-            if let Some(frame) = memory.allocate(request) {
+            memory.move_until(now);
+            if let Some(place) = memory.allocate(request) {
                 memory.stall(request, Nanoseconds::new(waited));
                 self.counters.waits += 1;
-                return Some(frame);
+                return Some(place);
             }
         }
         memory.stall(request, Nanoseconds::new(waited));

@@ -32,6 +32,26 @@ pub struct Sample {
     pub pressure: RegionPressure,
     /// Counts since it booted.
     pub events: Events,
+    /// Each node, of a server that has several: above, their contiguity, classes, regions and counts are
+    /// summed, and pressure is the highest of any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeSample>,
+}
+
+/// A node at one time.
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct NodeSample {
+    /// Contiguity of its memory.
+    pub contiguity: Contiguity,
+    /// Size of its unmovable region, where there is one.
+    #[serde(
+        rename = "unmovable_region_bytes",
+        serialize_with = "crate::report::optional_number"
+    )]
+    #[schemars(with = "Option<u64>")]
+    pub unmovable_region: Option<Bytes>,
+    /// Pressure on its memory.
+    pub pressure: RegionPressure,
 }
 
 /// Pressure on memory, by what tasks waited for.
@@ -76,6 +96,8 @@ pub struct ServerCounters {
     pub huge_page_fallbacks: u64,
     /// Pages that were not read ahead because memory was short.
     pub reads_given_up: u64,
+    /// Requests that were met on another node than the one that ran.
+    pub remote: u64,
 }
 
 /// The result of a server's life.
@@ -115,16 +137,62 @@ impl Sample {
                 memory: memory.counters(),
                 server: ServerCounters::default(),
             },
+            nodes: Vec::new(),
         }
+    }
+
+    /// Takes another node of the server in.
+    fn add(&mut self, other: Self) {
+        self.contiguity = self.contiguity.plus(&other.contiguity);
+        for (name, frames) in other.classes {
+            *self.classes.entry(name).or_default() += frames;
+        }
+        self.unmovable_region = self
+            .unmovable_region
+            .zip(other.unmovable_region)
+            .map(|(one, other)| Bytes::new(one.get() + other.get()));
+        self.pressure = RegionPressure {
+            movable: self.pressure.movable.higher(&other.pressure.movable),
+            unmovable: self.pressure.unmovable.higher(&other.pressure.unmovable),
+            all: self.pressure.all.higher(&other.pressure.all),
+        };
+        self.events.memory = self.events.memory.plus(&other.events.memory);
     }
 }
 
 impl Server {
     /// The server now.
+    ///
+    /// # Panics
+    /// Never: a server has a node.
     #[must_use]
     pub fn sample(&self) -> Sample {
-        let mut sample = Sample::of_memory(&self.memory, self.clock.now);
+        let memories = self.nodes.memories();
+        let samples = memories.map(|memory| Sample::of_memory(memory, self.clock.now));
+        let samples: Vec<Sample> = samples.collect();
+        let nodes = if samples.len() > 1 {
+            samples.iter().map(NodeSample::of).collect()
+        } else {
+            Vec::new()
+        };
+        let sum = samples.into_iter().reduce(|mut sum, sample| {
+            sum.add(sample);
+            sum
+        });
+        let mut sample = sum.expect("a server has a node");
+        sample.nodes = nodes;
         sample.events.server = self.clock.counters;
+        sample.events.server.remote = self.nodes.remote();
         sample
+    }
+}
+
+impl NodeSample {
+    fn of(sample: &Sample) -> Self {
+        Self {
+            contiguity: sample.contiguity,
+            unmovable_region: sample.unmovable_region,
+            pressure: sample.pressure,
+        }
     }
 }

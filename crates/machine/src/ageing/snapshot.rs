@@ -41,6 +41,17 @@ pub enum SnapshotError {
         /// The fault.
         problem: String,
     },
+    /// The memory of several nodes.
+    #[error(
+        "{}: a snapshot has the memory of one node, and this server has {nodes}; \
+         age one with a single node to start programs on it", path.display()
+    )]
+    Nodes {
+        /// The file.
+        path: PathBuf,
+        /// Nodes of the server.
+        nodes: u32,
+    },
     /// The memory was placed by another policy than the one that is to go on with it.
     #[error(
         "{}: this memory was placed by {found}, the design has {wanted}; \
@@ -97,9 +108,35 @@ pub struct Snapshot {
     pub origin: serde_json::Value,
     runs: Vec<Run>,
     types: Vec<MigrateType>,
+    /// Nodes whose memory it has, one behind the other.
+    nodes: u32,
 }
 
 impl Snapshot {
+    /// Takes a snapshot of all nodes of a server. That of several can be looked at, but not saved: what is
+    /// started on a server runs on one node.
+    ///
+    /// # Panics
+    /// Without a node.
+    #[must_use]
+    pub fn of_nodes<'a>(
+        memories: impl Iterator<Item = &'a Memory>,
+        now: Nanoseconds,
+        origin: serde_json::Value,
+    ) -> Self {
+        let all = memories.map(|memory| Self::of(memory, now, serde_json::Value::Null));
+        let mut all = all.reduce(|mut all, node| {
+            all.frames += node.frames;
+            all.runs.extend(node.runs);
+            all.types.extend(node.types);
+            all.nodes += node.nodes;
+            all
+        });
+        let mut all = all.take().expect("a server has a node");
+        all.origin = origin;
+        all
+    }
+
     /// Takes a snapshot.
     #[must_use]
     pub fn of(memory: &Memory, now: Nanoseconds, origin: serde_json::Value) -> Self {
@@ -128,6 +165,7 @@ impl Snapshot {
                 .iter()
                 .map(contigua_frames::BlockRecord::kind)
                 .collect(),
+            nodes: 1,
         }
     }
 
@@ -153,8 +191,14 @@ impl Snapshot {
     /// Writes the file, whole or not at all.
     ///
     /// # Errors
-    /// [`SnapshotError::Io`].
+    /// [`SnapshotError::Io`], [`SnapshotError::Nodes`].
     pub fn save(&self, path: &Path) -> Result<(), SnapshotError> {
+        if self.nodes > 1 {
+            return Err(SnapshotError::Nodes {
+                path: path.to_owned(),
+                nodes: self.nodes,
+            });
+        }
         let failed = |error| SnapshotError::Io {
             path: path.to_owned(),
             error,
@@ -285,6 +329,7 @@ impl Snapshot {
             origin: header.origin,
             runs,
             types: types.ok_or("its pageblocks' types are missing")?,
+            nodes: 1,
         })
     }
 

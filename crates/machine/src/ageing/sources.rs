@@ -1,9 +1,9 @@
 //! The kernel's demand: requests of each source arrive at random and end at random.
 
 use contigua_frames::Request;
-use contigua_paging::Memory;
 use contigua_units::{Nanoseconds, Order};
 
+use super::nodes::Nodes;
 use super::profile::{Bursts, Pins, Source};
 use super::random::{Choice, Random};
 use super::wheel::{TICK, Wheel};
@@ -75,7 +75,7 @@ impl Kernel {
         }
     }
 
-    pub(super) fn tick(&mut self, clock: &mut Clock, memory: &mut Memory) {
+    pub(super) fn tick(&mut self, clock: &mut Clock, memory: &mut Nodes) {
         for wheel in [&mut self.objects, &mut self.caches, &mut self.pinned] {
             wheel.advance(memory);
         }
@@ -127,7 +127,7 @@ impl Stream {
         }
     }
 
-    fn tick(&mut self, wheel: &Wheel, clock: &mut Clock, memory: &mut Memory) {
+    fn tick(&mut self, wheel: &Wheel, clock: &mut Clock, memory: &mut Nodes) {
         let mut rate = self.rate;
         if let Some(burst) = &mut self.bursts {
             if clock.now >= burst.next {
@@ -140,6 +140,7 @@ impl Stream {
             }
         }
         for _ in 0..self.random.poisson(rate) {
+            memory.run_on_next();
             let order = self.orders.draw(&mut self.random);
             let mean = self.lifetimes.draw(&mut self.random);
             let lifetime = self.random.exponential(mean);
@@ -159,6 +160,7 @@ impl Stream {
         }
         self.leak_due += self.leak_rate.min(self.leak_left);
         while self.leak_due >= 1.0 {
+            memory.run_on_next();
             let order = self.orders.draw(&mut self.random);
             let frames = f64::from(Order::new(order).frames());
             self.leak_due -= frames;
@@ -180,16 +182,17 @@ impl Stream {
 
 impl PinStream {
     /// Takes movable memory, as a program's buffers, and lets a device hold it until it ends.
-    fn tick(&mut self, wheel: &Wheel, clock: &mut Clock, memory: &mut Memory) {
+    fn tick(&mut self, wheel: &Wheel, clock: &mut Clock, memory: &mut Nodes) {
         for _ in 0..self.random.poisson(self.rate) {
+            memory.run_on_next();
             let lifetime = self.random.exponential(self.pins.lifetime);
             let request = Request {
                 group: Some(wheel.group(lifetime)),
                 ..Request::new(Order::BASE, FrameClass::Anonymous)
             };
             for _ in 0..self.pins.buffer {
-                if let Some(frame) = clock.obtain(&request, memory)
-                    && memory.pin(frame, &mut ()).is_err()
+                if let Some(place) = clock.obtain(&request, memory)
+                    && !memory.pin(place)
                 {
                     clock.counters.failures_pin += 1;
                 }

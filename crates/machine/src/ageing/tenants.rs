@@ -1,9 +1,9 @@
 //! Tenants: programs that arrive, grow, give memory back and take it again, use files, and leave.
 
 use contigua_frames::{FrameClass, Group, Request};
-use contigua_paging::Memory;
 use contigua_units::{Nanoseconds, Order};
 
+use super::nodes::Nodes;
 use super::random::Random;
 use super::wheel::TICK;
 use super::{AgeConfig, Clock, Groups};
@@ -102,7 +102,7 @@ impl Population {
         }
     }
 
-    pub(super) fn tick(&mut self, clock: &mut Clock, memory: &mut Memory) {
+    pub(super) fn tick(&mut self, clock: &mut Clock, memory: &mut Nodes) {
         let demand = if self.daily {
             let phase = clock.now.get() as f64 / DAY * std::f64::consts::TAU;
             1.0 + self.config.swing * phase.sin()
@@ -120,7 +120,7 @@ impl Population {
     }
 
     /// All tenants leave. Their files are shared, and stay.
-    pub(super) fn dismiss(&mut self, now: Nanoseconds, memory: &mut Memory) {
+    pub(super) fn dismiss(&mut self, now: Nanoseconds, memory: &mut Nodes) {
         for tenant in &mut self.tenants {
             tenant.give_up(memory);
             tenant.state = State::Away(now);
@@ -128,7 +128,7 @@ impl Population {
     }
 
     /// Files take what is free, until reclaim has gone around a part of them once.
-    pub(super) fn fill_with_files(&mut self, clock: &mut Clock, memory: &mut Memory) {
+    pub(super) fn fill_with_files(&mut self, clock: &mut Clock, memory: &mut Nodes) {
         self.files.most = memory.total() as f64;
         let rounds = memory.free_frames() + memory.total() / 8;
         self.files.due += rounds as f64;
@@ -137,7 +137,7 @@ impl Population {
     }
 
     /// The out-of-memory killer: the largest tenant goes.
-    fn kill_one(&mut self, clock: &mut Clock, memory: &mut Memory) {
+    fn kill_one(&mut self, clock: &mut Clock, memory: &mut Nodes) {
         if let Some(largest) = self.tenants.iter_mut().max_by_key(|tenant| tenant.frames) {
             clock.counters.kills += 1;
             largest.leave(&self.config, clock.now, memory);
@@ -161,8 +161,9 @@ impl Tenant {
         even: f64,
         demand: f64,
         clock: &mut Clock,
-        memory: &mut Memory,
+        memory: &mut Nodes,
     ) -> bool {
+        memory.run_on(self.number);
         match self.state {
             State::Away(until) if clock.now >= until => {
                 let lifetime = self.random.exponential(config.lifetime);
@@ -185,7 +186,7 @@ impl Tenant {
         config: &super::Tenants,
         size: f64,
         clock: &mut Clock,
-        memory: &mut Memory,
+        memory: &mut Nodes,
     ) -> bool {
         // Memory is given back in pieces, as allocators do.
         const PIECE: f64 = 256.0;
@@ -219,7 +220,7 @@ impl Tenant {
         &mut self,
         config: &super::Tenants,
         clock: &mut Clock,
-        memory: &mut Memory,
+        memory: &mut Nodes,
     ) -> Option<u64> {
         /// Single pages that a program touches one after the other.
         const RUN: u32 = 64;
@@ -253,7 +254,7 @@ impl Tenant {
             self.frames += 1;
             self.small += 1;
         }
-        while u64::from(memory.frames_in(self.tables())) * NODE_PAGES < self.small {
+        while memory.frames_in(self.tables()) * NODE_PAGES < self.small {
             let request = Request {
                 group: Some(self.tables()),
                 ..Request::new(Order::BASE, FrameClass::PageTable)
@@ -264,7 +265,7 @@ impl Tenant {
     }
 
     /// Gives about `frames` back.
-    fn shrink(&mut self, frames: u64, memory: &mut Memory) {
+    fn shrink(&mut self, frames: u64, memory: &mut Nodes) {
         let mut left = frames.min(self.frames);
         while left > 0 && self.frames > 0 {
             let arena = self.random.below(u32::from(ARENAS));
@@ -291,13 +292,13 @@ impl Tenant {
         self.free_tables(memory);
     }
 
-    fn free_tables(&mut self, memory: &mut Memory) {
-        while u64::from(memory.frames_in(self.tables())) > self.small.div_ceil(NODE_PAGES) {
+    fn free_tables(&mut self, memory: &mut Nodes) {
+        while memory.frames_in(self.tables()) > self.small.div_ceil(NODE_PAGES) {
             memory.free_oldest(self.tables());
         }
     }
 
-    fn leave(&mut self, config: &super::Tenants, now: Nanoseconds, memory: &mut Memory) {
+    fn leave(&mut self, config: &super::Tenants, now: Nanoseconds, memory: &mut Nodes) {
         self.give_up(memory);
         while memory.free_oldest(Groups::files(self.number)).is_some() {}
         memory.forget_evicted(Groups::files(self.number));
@@ -306,7 +307,7 @@ impl Tenant {
     }
 
     /// Gives all anonymous memory back.
-    fn give_up(&mut self, memory: &mut Memory) {
+    fn give_up(&mut self, memory: &mut Nodes) {
         for arena in 0..u32::from(ARENAS) {
             let group = self.arena(arena);
             while memory.free_oldest(group).is_some() {}
@@ -320,7 +321,7 @@ impl Tenant {
 }
 
 impl Files {
-    fn tick(&mut self, tenants: u32, clock: &mut Clock, memory: &mut Memory) {
+    fn tick(&mut self, tenants: u32, clock: &mut Clock, memory: &mut Nodes) {
         self.due += self.rate;
         self.read(tenants, clock, memory);
         if clock.now >= self.next_deletion {
@@ -329,12 +330,14 @@ impl Files {
     }
 
     /// Reads files anew, as many frames as are due.
-    fn read(&mut self, tenants: u32, clock: &mut Clock, memory: &mut Memory) {
+    fn read(&mut self, tenants: u32, clock: &mut Clock, memory: &mut Nodes) {
         // A file is read in pieces, as readahead does.
         const PIECE: u32 = 32;
         while self.due >= f64::from(PIECE) {
             self.due -= f64::from(PIECE);
-            let group = Groups::files(self.random.below(tenants) as usize);
+            let tenant = self.random.below(tenants) as usize;
+            memory.run_on(tenant);
+            let group = Groups::files(tenant);
             let is_reused = self.random.share() < self.config.reused;
             if is_reused {
                 // It may be what was read, used and evicted before.
@@ -350,22 +353,22 @@ impl Files {
                     ..Request::new(Order::BASE, FrameClass::PageCache)
                 };
                 // Reading ahead gives up when memory is short.
-                let Some(frame) = memory.allocate(&request) else {
+                let Some(place) = memory.allocate(&request) else {
                     clock.counters.reads_given_up += 1;
                     if memory.has_background_work() {
-                        clock.background(memory);
+                        memory.background(clock.now);
                     }
                     break;
                 };
                 if is_reused {
-                    let _ = memory.touch(frame);
+                    memory.touch(place);
                 }
             }
         }
     }
 
     /// Somebody deletes files.
-    fn delete(&mut self, tenants: u32, now: Nanoseconds, memory: &mut Memory) {
+    fn delete(&mut self, tenants: u32, now: Nanoseconds, memory: &mut Nodes) {
         let pause = self.random.exponential(self.config.deletion_interval);
         self.next_deletion = Nanoseconds::new(now.get() + pause.get());
         let group = Groups::files(self.random.below(tenants) as usize);

@@ -7,6 +7,8 @@ use contigua_frames::Group;
 use contigua_paging::Memory;
 use contigua_units::Nanoseconds;
 
+use super::nodes::Nodes;
+
 /// The unit of the server's time.
 pub(super) const TICK: Nanoseconds = Nanoseconds::new(10_000_000);
 
@@ -57,8 +59,14 @@ impl Wheel {
     }
 
     /// Lets a tick pass: gives back what ends in it.
-    pub(super) fn advance(&mut self, memory: &mut Memory) {
+    pub(super) fn advance(&mut self, nodes: &mut Nodes) {
         self.now += 1;
+        for memory in nodes.memories_mut() {
+            self.free_due(memory);
+        }
+    }
+
+    fn free_due(&self, memory: &mut Memory) {
         for level in 0..LEVELS {
             let unit = SLOTS.pow(level as u32);
             let left_of_slot = unit - self.now % unit;
@@ -81,13 +89,13 @@ mod tests {
     use contigua_frames::{Boxed, Config, FrameClass, Frames, Layout, Placement, Request};
     use contigua_units::Order;
 
-    fn memory() -> Memory {
+    fn memory() -> Nodes {
         let layout = Layout::new(1 << 14, GROUPS, 1);
         let frames = Frames::new(Boxed::new(layout), Config::default(), Placement::default());
-        frames.unwrap().into()
+        Nodes::new(vec![frames.unwrap().into()])
     }
 
-    fn hold(memory: &mut Memory, wheel: &Wheel, ticks: u64) {
+    fn hold(memory: &mut Nodes, wheel: &Wheel, ticks: u64) {
         let request = Request {
             group: Some(wheel.group(Nanoseconds::new(ticks * TICK.get()))),
             ..Request::new(Order::BASE, FrameClass::Slab)

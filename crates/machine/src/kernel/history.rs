@@ -67,6 +67,7 @@ fn lived(
         kernel: 1.0,
         files: 1.0,
         daily: false,
+        nodes: 1,
     })?;
     while server.now() < time {
         if cancel.load(Ordering::Relaxed) {

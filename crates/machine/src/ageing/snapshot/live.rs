@@ -140,6 +140,7 @@ impl Builder {
             now: Nanoseconds::new((seconds * 1e9) as u64),
             origin: report.get("machine").cloned().unwrap_or_default(),
             types: self.kernel.iter().map(kind).collect(),
+            nodes: 1,
             runs: self.runs,
         })
     }
