@@ -35,7 +35,7 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 fn malloc_cached(size: usize) -> *mut c_void {
     let memory = heap::pop_cached(class_of(size));
     if memory.is_null() {
-        return malloc_sampling(size);
+        return malloc_missed(size);
     }
     memory.cast()
 }
@@ -44,22 +44,17 @@ fn malloc_cached(size: usize) -> *mut c_void {
 #[inline(never)]
 extern "C" fn malloc_above_table(size: usize) -> *mut c_void {
     if size > MAX_SMALL {
-        return malloc_generic(size);
+        return malloc_missed(size);
     }
     malloc_cached(size)
 }
 
+/// Allocates what the cache has not: every object while allocations are counted. Its calls are the last
+/// thing that it does, so that counting takes no frame.
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_generic(size: usize) -> *mut c_void {
-    or_no_memory(heap::allocate(size))
-}
-
-/// Allocates past the cache: every allocation while allocations are counted.
-#[cold]
-#[inline(never)]
-extern "C" fn malloc_sampling(size: usize) -> *mut c_void {
-    if harden::is_on() {
+pub(crate) extern "C" fn malloc_missed(size: usize) -> *mut c_void {
+    if size > MAX_SMALL || harden::is_on() {
         return malloc_generic(size);
     }
     let memory = heap::pop_cached_sampling(class_of(size));
@@ -67,6 +62,12 @@ extern "C" fn malloc_sampling(size: usize) -> *mut c_void {
         return malloc_refill(size);
     }
     memory.cast()
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_generic(size: usize) -> *mut c_void {
+    or_no_memory(heap::allocate(size))
 }
 
 #[cold]

@@ -10,8 +10,9 @@ use core::ptr::null_mut;
 
 use contigua_syscalls::weak;
 
+use crate::c_api::malloc_missed;
 use crate::classes::{MAX_SMALL, class_of};
-use crate::{harden, heap, sys};
+use crate::{heap, sys};
 
 type Handler = extern "C-unwind" fn();
 
@@ -72,47 +73,23 @@ fn new_failed(size: usize, align: usize, throws: bool) -> *mut c_void {
 
 #[inline(always)]
 fn new(size: usize, throws: bool) -> *mut c_void {
-    if size > MAX_SMALL {
-        return new_slowly(size, throws);
+    if size <= MAX_SMALL {
+        let memory = heap::pop_cached(class_of(size));
+        if !memory.is_null() {
+            return memory.cast();
+        }
     }
-    let memory = heap::pop_cached(class_of(size));
-    if memory.is_null() {
-        return new_counted(size, throws);
-    }
-    memory.cast()
-}
-
-#[cold]
-#[inline(never)]
-extern "C-unwind" fn new_counted(size: usize, throws: bool) -> *mut c_void {
-    if harden::is_on() {
-        return new_slowly(size, throws);
-    }
-    let memory = heap::pop_cached_sampling(class_of(size));
-    if memory.is_null() {
-        return new_missed(size, throws);
-    }
-    memory.cast()
+    new_missed(size, throws)
 }
 
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_missed(size: usize, throws: bool) -> *mut c_void {
-    let memory = heap::refill_or_sample(class_of(size), size, 1);
+    let memory = malloc_missed(size);
     if memory.is_null() {
         return new_failed(size, 1, throws);
     }
-    memory.cast()
-}
-
-#[cold]
-#[inline(never)]
-extern "C-unwind" fn new_slowly(size: usize, throws: bool) -> *mut c_void {
-    let memory = heap::allocate(size);
-    if memory.is_null() {
-        return new_failed(size, 1, throws);
-    }
-    memory.cast()
+    memory
 }
 
 #[inline(always)]

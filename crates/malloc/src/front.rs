@@ -426,7 +426,7 @@ pub fn drain() {
 }
 
 /// Bytes in caches of CPUs, in transfer caches, and in spans of small objects as a whole and free.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Cached {
     /// In caches of CPUs.
     pub cpu: usize,

@@ -74,7 +74,7 @@ pub fn collect() -> Page {
 
 fn figures(heap: &Statistics, classes: &Classes) -> Page {
     let (large_in_use, large_objects) = heap::large();
-    let mut all = front::Cached::default();
+    let mut all = front::Cached::NONE;
     for cached in classes {
         all.cpu += cached.cpu;
         all.transfer += cached.transfer;
