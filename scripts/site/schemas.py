@@ -255,7 +255,9 @@ def _range(schema: Schema) -> str:
     """Return the range of a number or quantity, or nothing."""
     least = schema.get("minimum", schema.get("x-minimum"))
     most = schema.get("maximum", schema.get("x-maximum"))
-    return "" if least is None or most is None else f"{least} to {most}"
+    if least is None or most is None:
+        return ""
+    return f"{least} to {most}" + (", a power of two" if schema.get("x-power-of-two") else "")
 
 
 def _toml(value: Any) -> str:  # noqa: ANN401 - JSON

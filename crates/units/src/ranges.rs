@@ -163,7 +163,11 @@ fn bounds(schema: &Value, value: &Value, key: &str) -> Result<(), OutOfRange> {
     let is_lost = value.is_null() && is_number;
     let is_below = least.is_some_and(|least| order(value, least) == Some(Ordering::Less));
     let is_above = most.is_some_and(|most| order(value, most) == Some(Ordering::Greater));
-    if !is_lost && !is_below && !is_above {
+    let is_between = limit("x-power-of-two").is_some()
+        && !is_below
+        && !is_above
+        && number(value).is_some_and(|number| number > 0 && !number.is_power_of_two());
+    if !is_lost && !is_below && !is_above && !is_between {
         return Ok(());
     }
     let text = |value: &Value| match value {
@@ -178,6 +182,7 @@ fn bounds(schema: &Value, value: &Value, key: &str) -> Result<(), OutOfRange> {
             value => text(value),
         },
         allowed: match (least, most) {
+            _ if is_between => "a power of two".into(),
             (Some(least), Some(most)) => format!("{} to {}", text(least), text(most)),
             (Some(least), None) => format!("at least {}", text(least)),
             (None, Some(most)) => format!("at most {}", text(most)),
@@ -198,6 +203,11 @@ fn order(value: &Value, limit: &Value) -> Option<Ordering> {
             _ => value.as_f64()?.partial_cmp(&limit.as_f64()?),
         },
     }
+}
+
+/// A whole number, or the units of a quantity.
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| quantity(value.as_str()?))
 }
 
 /// The number of units in the text of a quantity; no text is one of two kinds.
@@ -234,7 +244,7 @@ mod tests {
 
     #[derive(Clone, Serialize, JsonSchema)]
     struct Outer {
-        #[schemars(extend("x-minimum" = "4KiB", "x-maximum" = "1MiB"))]
+        #[schemars(extend("x-minimum" = "4KiB", "x-maximum" = "1MiB", "x-power-of-two" = true))]
         size: Bytes,
         #[schemars(extend("x-maximum" = "1s"))]
         time: Option<Nanoseconds>,
@@ -284,6 +294,10 @@ mod tests {
             (
                 problem(|o| o.size = Bytes::new(2 << 20)),
                 "size is 2MiB; it is 4KiB to 1MiB",
+            ),
+            (
+                problem(|o| o.size = Bytes::new(12 << 10)),
+                "size is 12KiB; it is a power of two",
             ),
             (
                 problem(|o| o.time = Some(Nanoseconds::new(1_000_000_001))),

@@ -31,25 +31,14 @@ impl Default for Config {
     }
 }
 
-const LINUX: linux::Config = linux::Config {};
-
 impl PlacementPolicy for Config {
-    #[inline]
-    fn home(&self, request: &Request) -> MigrateType {
-        LINUX.home(request)
-    }
-
-    fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType] {
-        LINUX.fallbacks(home)
-    }
-
     fn verdict(&self, home: MigrateType, request: &Request, candidate: &Candidate) -> Verdict {
         // `ALLOC_NOFRAGMENT`: nothing smaller than a pageblock.
         let may_mix = request.last_resort || request.atomic && self.atomic_falls_back;
         if candidate.order < Order::HUGE_2M && !may_mix {
             return Verdict::Refuse;
         }
-        LINUX.verdict(home, request, candidate)
+        linux::verdict(home, request, candidate)
     }
 
     fn defragments(&self) -> bool {

@@ -4,7 +4,7 @@
 
 use contigua_units::Order;
 
-use super::{Candidate, PlacementPolicy, Verdict, natural_type};
+use super::{Candidate, PlacementPolicy, Verdict};
 use crate::Request;
 use crate::block::MigrateType;
 
@@ -20,21 +20,6 @@ use crate::block::MigrateType;
 pub struct Config {}
 
 impl PlacementPolicy for Config {
-    #[inline]
-    fn home(&self, request: &Request) -> MigrateType {
-        natural_type(request)
-    }
-
-    fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType] {
-        use MigrateType::{Movable, Reclaimable, Unmovable};
-        match home {
-            Unmovable => &[Reclaimable, Movable],
-            Movable => &[Reclaimable, Unmovable],
-            Reclaimable => &[Unmovable, Movable],
-            MigrateType::HighAtomic | MigrateType::Isolate => &[],
-        }
-    }
-
     fn verdict(&self, home: MigrateType, _: &Request, candidate: &Candidate) -> Verdict {
         if candidate.order >= Order::HUGE_2M {
             return Verdict::Claim;

@@ -3,7 +3,7 @@
 
 use contigua_units::Order;
 
-use super::{Candidate, PlacementPolicy, Verdict, natural_type};
+use super::{Candidate, PlacementPolicy, Verdict};
 use crate::Request;
 use crate::block::{BLOCK_FRAMES, MigrateType};
 
@@ -19,49 +19,37 @@ use crate::block::{BLOCK_FRAMES, MigrateType};
 pub struct Config {}
 
 impl PlacementPolicy for Config {
-    #[inline]
-    fn home(&self, request: &Request) -> MigrateType {
-        natural_type(request)
-    }
-
-    /// Linux's table `fallbacks`.
-    fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType] {
-        use MigrateType::{Movable, Reclaimable, Unmovable};
-        match home {
-            Unmovable => &[Reclaimable, Movable],
-            Movable => &[Reclaimable, Unmovable],
-            Reclaimable => &[Unmovable, Movable],
-            MigrateType::HighAtomic | MigrateType::Isolate => &[],
-        }
-    }
-
-    /// Linux's `can_steal_fallback` and `steal_suitable_fallback`.
     fn verdict(&self, home: MigrateType, request: &Request, candidate: &Candidate) -> Verdict {
-        if candidate.order >= Order::HUGE_2M {
-            return Verdict::Claim;
-        }
-        // Below half a pageblock, only types that pollute are worth a pageblock of their own.
-        let half = Order::new(Order::HUGE_2M.get() / 2);
-        let worth_it = candidate.order >= half || home != MigrateType::Movable;
-        if !worth_it {
-            let smaller = candidate.order > request.order;
-            return if smaller {
-                Verdict::BorrowSmallest
-            } else {
-                Verdict::Borrow
-            };
-        }
-        // Frames that would be at home in the pageblock after it has changed its type.
-        let alike = match (home, candidate.kind) {
-            (MigrateType::Movable, _) => candidate.movable,
-            (_, MigrateType::Movable) => candidate.unmovable,
-            // Between unmovable and reclaimable nobody can tell.
-            _ => 0,
-        };
-        if candidate.free + alike >= BLOCK_FRAMES / 2 {
-            Verdict::Claim
+        verdict(home, request, candidate)
+    }
+}
+
+/// Linux's `can_steal_fallback` and `steal_suitable_fallback`.
+pub(super) fn verdict(home: MigrateType, request: &Request, candidate: &Candidate) -> Verdict {
+    if candidate.order >= Order::HUGE_2M {
+        return Verdict::Claim;
+    }
+    // Below half a pageblock, only types that pollute are worth a pageblock of their own.
+    let half = Order::new(Order::HUGE_2M.get() / 2);
+    let worth_it = candidate.order >= half || home != MigrateType::Movable;
+    if !worth_it {
+        let smaller = candidate.order > request.order;
+        return if smaller {
+            Verdict::BorrowSmallest
         } else {
             Verdict::Borrow
-        }
+        };
+    }
+    // Frames that would be at home in the pageblock after it has changed its type.
+    let alike = match (home, candidate.kind) {
+        (MigrateType::Movable, _) => candidate.movable,
+        (_, MigrateType::Movable) => candidate.unmovable,
+        // Between unmovable and reclaimable nobody can tell.
+        _ => 0,
+    };
+    if candidate.free + alike >= BLOCK_FRAMES / 2 {
+        Verdict::Claim
+    } else {
+        Verdict::Borrow
     }
 }

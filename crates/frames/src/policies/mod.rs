@@ -86,10 +86,21 @@ pub struct Steering {
 /// Decides where requests are served.
 pub trait PlacementPolicy {
     /// The lists that serve a request first.
-    fn home(&self, request: &Request) -> MigrateType;
+    #[inline]
+    fn home(&self, request: &Request) -> MigrateType {
+        natural_type(request)
+    }
 
-    /// Types to search when these have no block, in order.
-    fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType];
+    /// Types to search when these have no block, in order: Linux's table `fallbacks`.
+    fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType] {
+        use MigrateType::{Movable, Reclaimable, Unmovable};
+        match home {
+            Unmovable => &[Reclaimable, Movable],
+            Movable => &[Reclaimable, Unmovable],
+            Reclaimable => &[Unmovable, Movable],
+            MigrateType::HighAtomic | MigrateType::Isolate => &[],
+        }
+    }
 
     /// Verdict on a block found there; the largest blocks are shown first.
     fn verdict(&self, home: MigrateType, request: &Request, candidate: &Candidate) -> Verdict;

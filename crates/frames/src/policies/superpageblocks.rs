@@ -18,9 +18,11 @@ use crate::block::MigrateType;
 )]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Config {
-    /// Size of a superpageblock, rounded up to a power of two: 1 GB in the RFC; smaller ones scale
-    /// it to smaller memory.
-    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "4MiB", "x-maximum" = "1TiB")))]
+    /// Size of a superpageblock: 1 GB in the RFC; smaller ones scale it to smaller memory.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("x-minimum" = "4MiB", "x-maximum" = "1TiB", "x-power-of-two" = true))
+    )]
     pub size: Bytes,
     /// Free pageblocks that a tainted superpageblock keeps for unmovable and reclaimable memory, in
     /// percent of its pageblocks, rounded up: 3 % in April's 24th patch.
@@ -37,18 +39,7 @@ impl Default for Config {
     }
 }
 
-const LINUX: linux::Config = linux::Config {};
-
 impl PlacementPolicy for Config {
-    #[inline]
-    fn home(&self, request: &Request) -> MigrateType {
-        LINUX.home(request)
-    }
-
-    fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType] {
-        LINUX.fallbacks(home)
-    }
-
     /// Types mix as a last resort; a movable pageblock that gets unmovable memory changes its type, so
     /// that its superpageblock is known to be tainted.
     fn verdict(&self, home: MigrateType, request: &Request, candidate: &Candidate) -> Verdict {
@@ -56,7 +47,7 @@ impl PlacementPolicy for Config {
         if candidate.order >= Order::HUGE_2M || !may_mix {
             return Verdict::Refuse;
         }
-        match LINUX.verdict(home, request, candidate) {
+        match linux::verdict(home, request, candidate) {
             Verdict::Refuse => Verdict::Refuse,
             _ if home != MigrateType::Movable => Verdict::Claim,
             verdict => verdict,
@@ -68,7 +59,7 @@ impl PlacementPolicy for Config {
     }
 
     fn steering(&self) -> Option<Steering> {
-        let blocks = self.size.get().next_power_of_two() / Order::HUGE_2M.bytes();
+        let blocks = self.size.get() / Order::HUGE_2M.bytes();
         Some(Steering {
             blocks: blocks as u32,
             reserve_permille: (self.reserve_percent * 10.0) as u32,

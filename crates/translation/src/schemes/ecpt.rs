@@ -38,12 +38,12 @@ pub struct Config {
     /// Ways of each table: 3 (the paper).
     #[schemars(range(min = 2, max = 4))]
     pub ways: u32,
-    /// Size of a way at first, rounded up to a power of two: 1 MB, which are 16,384 lines (the paper, and a kernel
+    /// Size of a way at first: 1 MB, which are 16,384 lines (the paper, and a kernel
     /// for it, `ECPT_4K_PER_WAY_ENTRIES`). Those for huge pages begin with at most 1 MB.
-    #[schemars(extend("x-minimum" = "4KiB", "x-maximum" = "1GiB"))]
+    #[schemars(extend("x-minimum" = "4KiB", "x-maximum" = "1GiB", "x-power-of-two" = true))]
     pub way: Bytes,
-    /// Size of the chunks of a way, rounded up to a power of two (ME-HPT: 1 MB); 0: ways are contiguous.
-    #[schemars(extend("x-minimum" = "0B", "x-maximum" = "1MiB"))]
+    /// Size of the chunks of a way (ME-HPT: 1 MB); 0: ways are contiguous.
+    #[schemars(extend("x-minimum" = "0B", "x-maximum" = "1MiB", "x-power-of-two" = true))]
     pub chunk: Bytes,
     /// Places of a table that have lines, in percent, above which it grows: 60 (the paper).
     #[schemars(range(min = 1, max = 90))]

@@ -26,9 +26,9 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     /// Use of huge pages.
     pub huge: thp::Config,
-    /// Size of the table, rounded up to a power of two: 16 MB, half full with 4 GB of neighboring pages of 4 KB (the
+    /// Size of the table: 16 MB, half full with 4 GB of neighboring pages of 4 KB (the
     /// paper's load is 1/2, cited from memory).
-    #[schemars(extend("x-minimum" = "4KiB", "x-maximum" = "1GiB"))]
+    #[schemars(extend("x-minimum" = "4KiB", "x-maximum" = "1GiB", "x-power-of-two" = true))]
     pub size: Bytes,
     /// Cycles of the hash function. As of `ecpt`; chosen.
     #[schemars(extend("maximum" = 1000))]
@@ -63,7 +63,7 @@ impl Scheme for Config {
     }
 
     fn hashing(&self) -> Option<Hashing> {
-        let pages = self.size.get().div_ceil(PAGE_BYTES).next_power_of_two();
+        let pages = self.size.get().div_ceil(PAGE_BYTES);
         Some(Hashing {
             ways: 1,
             lines: pages * (PAGE_BYTES / LINE_BYTES),
