@@ -16,7 +16,8 @@ use crate::storage::Storage;
 
 impl<S: Storage> Frames<S> {
     /// Takes an aligned range of more than order 10 by emptying one in which nothing is
-    /// unmovable. `None` when there is none, or no room for what is in it.
+    /// unmovable. `None` when there is none, or no room for what is in it; the unmovable region is
+    /// then asked to grow by one, which happens elsewhere.
     pub fn allocate_contiguous(
         &mut self,
         order: Order,
@@ -41,6 +42,11 @@ impl<S: Storage> Frames<S> {
                 self.counters.contiguous_failures += 1;
             }
             first += order.frames();
+        }
+        if self.confinement.is_some() && home != MigrateType::Movable {
+            let next = end.next_multiple_of(order.frames()) + order.frames();
+            self.requested += u64::from(next - end);
+            self.wake(region, Order::BASE);
         }
         None
     }
@@ -201,9 +207,15 @@ impl<S: Storage> Frames<S> {
             self.remove(frame);
             at += have.frames();
         }
+        let has_regions = self.confinement.is_some();
         for number in blocks_of(range, order) {
             let block = &mut self.storage.parts_mut().blocks[number];
-            block.kind = MigrateType::Movable;
+            // Regions are what types say.
+            block.kind = if has_regions {
+                block.before
+            } else {
+                MigrateType::Movable
+            };
         }
         self.finish(range, &Request::new(order, class));
     }

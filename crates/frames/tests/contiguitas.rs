@@ -191,6 +191,29 @@ fn resizing_waits_for_the_kernels_thread() {
     assert_eq!(memory.validate(), Ok(()));
 }
 
+/// Unmovable memory is everywhere in the region: no range of 16 MB of it can be emptied.
+#[test]
+fn a_range_for_unmovable_memory_moves_the_border_to_make_room() {
+    let mut memory = confined(256);
+    while memory.allocate(&one(FrameClass::Slab)).is_some() {}
+    let order = Order::new(12);
+    let mut found = None;
+    // Four steps of 2 % of memory.
+    for time in 1..=5 {
+        let at = border(&memory);
+        found = memory.allocate_contiguous(order, FrameClass::PageTable, &mut ());
+        assert_eq!(border(&memory), at, "an allocation moved the border");
+        if found.is_some() {
+            break;
+        }
+        assert!(memory.has_background_work());
+        memory.background(Nanoseconds::new(time), &mut ());
+    }
+    let range = found.expect("there is room for a range").get();
+    assert!(range.is_multiple_of(order.frames()) && range + order.frames() <= border(&memory));
+    assert_eq!(memory.validate(), Ok(()));
+}
+
 /// A.5: an expansion that meets what cannot move ends there, as a prefix next to the border.
 #[test]
 fn an_expansion_ends_at_the_first_block_that_cannot_be_emptied() {
