@@ -26,8 +26,6 @@ LIBRARY, RULES = "libcontigua_apply.so", "CONTIGUA_APPLY"
 TUNABLES, MALLOC_HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 #: Callers that a sentence names.
 NAMED = 2
-#: Bytes of a huge page.
-HUGE = 2 << 20
 
 Action = Literal["huge-pages", "malloc-huge-pages", "contigua-malloc", "huge-code"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contigua.advice import HUGE, Change, Rejected, Rule
+from contigua.advice import Change, Rejected, Rule
 from contigua.allocators import LIBRARY as MALLOC
 from contigua.allocators import find_library
-from contigua.attribution import Attribution, ProfileError
+from contigua.attribution import HUGE_BYTES, Attribution, ProfileError
 from contigua.mapped import Call, Mapped, MappedMemory, build_id_of
 from contigua.reporting.words import percent
 from contigua.run_spec import AdvisedMemorySpec
@@ -163,7 +163,7 @@ class _Search:
             and self.may_be_replaced(mapped)
             and _identified(mapped.callers)[: len(callers)] == callers
         ]
-        if not is_most or size < HUGE or len(processes) > 1:
+        if not is_most or size < HUGE_BYTES or len(processes) > 1:
             name = members[0][0].name
             if len(members) > 1:
                 kind = f"{len(members)} mappings of {size_text(size)}"
@@ -181,9 +181,9 @@ class _Search:
     def _judge(self, candidate: Candidate, members: Sequence[tuple[Mapped, float]]) -> None:
         estimate, size = candidate.estimate or 0.0, members[0][0].bytes
         cost = sum(self.base.cycles_of(mapped.costs) for mapped, _ in members) / self.cycles
-        if size < HUGE and max(estimate, cost) >= LEAST:
+        if size < HUGE_BYTES and max(estimate, cost) >= LEAST:
             why = f"it costs {percent(cost)} of the cycles, and is smaller than a huge page"
-        elif size >= HUGE and estimate < LEAST:
+        elif size >= HUGE_BYTES and estimate < LEAST:
             walks = sum(mapped.costs.walks for mapped, _ in members)
             share = walks / max(self.base.total.walks, 1)
             why = f"it causes {percent(share)} of the page walks, and huge pages {_would(estimate)}"
@@ -200,7 +200,7 @@ class _Search:
         if estimate >= LEAST:
             change = Change(MALLOC_MEMORY, "malloc-huge-pages")
             # glibc asks for no huge pages where a block has none.
-            large = [one for one in of_malloc if one.kind == "heap" or one.bytes >= HUGE]
+            large = [one for one in of_malloc if one.kind == "heap" or one.bytes >= HUGE_BYTES]
             advised = tuple(mapped.advised for mapped in large)
             self.promising.append(Candidate(change, estimate, advised))
             if not self.is_static and find_library(MALLOC) is not None:
@@ -228,7 +228,7 @@ class _Search:
                 why = f"huge pages {_would(estimate)}, but nothing gives them to it"
                 if self.is_static:
                     why += ": the program is statically linked, so that nothing can be preloaded"
-                self.small.append((HUGE, Rejected(name, why)))
+                self.small.append((HUGE_BYTES, Rejected(name, why)))
 
     def refused(self) -> list[Rejected]:
         """Return what cannot help, the largest first."""
