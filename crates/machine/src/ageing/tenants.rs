@@ -284,7 +284,8 @@ impl Tenant {
                 freed += u64::from(done);
                 self.frames -= u64::from(done);
                 if done == 1 {
-                    self.small -= 1;
+                    // A part of a huge page that was split to be moved was never counted.
+                    self.small = self.small.saturating_sub(1);
                 }
             }
             left = left.saturating_sub(freed.max(1));
@@ -387,5 +388,52 @@ impl Files {
             }
             left -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AgeConfig, Server, parse_profile};
+    use super::*;
+    use crate::config::parse_design;
+    use contigua_units::{Bytes, Frame};
+
+    #[test]
+    fn huge_pages_that_were_split_are_given_back_page_by_page() {
+        let profile = include_str!("../../../../python/contigua/data/profiles/web.toml");
+        let design = include_str!("../../../../python/contigua/data/designs/linux-thp.toml");
+        let minutes = |minutes: u64| Nanoseconds::new(minutes * 60_000_000_000);
+        let mut server = Server::new(AgeConfig {
+            design_name: "design".to_owned(),
+            design: parse_design(design, "design").unwrap(),
+            profile_name: "profile".to_owned(),
+            profile: parse_profile(profile, "profile").unwrap(),
+            memory: Bytes::new(1 << 30),
+            seed: 1,
+            load: 1.0,
+            kernel: 1.0,
+            files: 1.0,
+            daily: false,
+            nodes: 1,
+        })
+        .unwrap();
+        server.run_until(minutes(10));
+        let memory = server.nodes.memories_mut().next().unwrap();
+        let is_huge = |&(class, _, frames): &(FrameClass, Frame, u32)| {
+            class == FrameClass::Anonymous && u64::from(frames) == NODE_PAGES
+        };
+        let huge: Vec<_> = memory.blocks().filter(is_huge).collect();
+        assert!(huge.len() > 50, "{}", huge.len());
+        for (_, frame, _) in huge {
+            memory.split(frame).unwrap();
+        }
+        for tenant in &mut server.tenants.tenants {
+            tenant.shrink(tenant.frames, &mut server.nodes);
+            assert!(tenant.small <= tenant.frames);
+        }
+        server.run_until(minutes(20));
+        // A page table maps 512 pages: of 1 GB, 512 map all.
+        assert!(server.memory().frames_of(FrameClass::PageTable) < 4 * NODE_PAGES);
+        server.validate().unwrap();
     }
 }
