@@ -211,7 +211,7 @@ def test_servers_are_compared_with_themselves_without_migrations():
     }
     values = apps.figures({"nginx": short}, inputs, []).values
     assert values["software_behind"] == 100.0
-    # Without one of the servers there is nothing to say about it.
+    # A server that did not run has no figures.
     alone = apps.figures({"nginx": cells}, inputs, ["Left out: memcached."]).values
     assert alone["hardware_memcached"] is None and alone["slower_memcached"] is None
     assert alone["memcached_huge"] is None
