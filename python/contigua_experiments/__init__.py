@@ -64,6 +64,7 @@ EXPERIMENTS = [
     "rival-asap",
     "rival-ecpt",
     "rival-hdc",
+    "rival-mthp",
 ]
 
 __all__ = [

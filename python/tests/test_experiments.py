@@ -266,6 +266,12 @@ TINY = {
             "cells": {"small": "hdc-4k", "large": "hdc-64m"},
         },
     },
+    "rival-mthp": {
+        "memory": "256MiB",
+        "parts": {"gups": GUPS},
+        "keys": 300,
+        "size": "16MiB",
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,
@@ -280,6 +286,7 @@ SERVED = {
     "memory-bloat",
     "migration-downtime",
     "migration-apps",
+    "rival-mthp",
     "subrelease-redis",
 }
 

@@ -9,6 +9,7 @@ use contigua_cache::coherent::MigrationTraffic;
 use contigua_cache::migration::Probe;
 use contigua_contiguity::Contiguity;
 use contigua_core::CycleBreakdown;
+use contigua_paging::Orders;
 use contigua_program::end::{End, Stop};
 use contigua_program::plan::Sampling;
 use contigua_translation::{MmuCounters, TranslatorCounters};
@@ -456,6 +457,12 @@ pub struct KernelReport {
     pub faults_spurious: u64,
     /// 2 MB pages that were wanted and for which no 2 MB block was free.
     pub huge_page_fallbacks: u64,
+    /// Folios that faults mapped, by order from 2 (16 KB) to 8 (1 MB): Linux's `anon_fault_alloc`.
+    #[serde(default, skip_serializing_if = "are_zero")]
+    pub folios: [u64; Orders::COUNT],
+    /// Those that were wanted and for which no block was free: Linux's `anon_fault_fallback`.
+    #[serde(default, skip_serializing_if = "are_zero")]
+    pub folio_fallbacks: [u64; Orders::COUNT],
     /// 2 MB pages made by the background pass.
     pub huge_page_collapses: u64,
     /// 2 MB pages that were split.
@@ -553,6 +560,10 @@ pub struct SyscallReport {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as Serde calls it")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+fn are_zero(counts: &[u64; Orders::COUNT]) -> bool {
+    counts.iter().all(is_zero)
 }
 
 /// Calls of `madvise`, and what became of them.

@@ -1,5 +1,6 @@
 //! Effects of changes and faults, for callers that perform or account for the rest.
 
+use crate::orders::FolioCounts;
 use contigua_units::{Bytes, Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 /// Work that an operation caused, for others to do or to pay for. The caller clears it.
@@ -50,6 +51,10 @@ pub struct Effects {
     pub punches: u64,
     /// Holes filled.
     pub patches: u64,
+    /// Folios of less than 2 MB that faults mapped.
+    pub folios: FolioCounts,
+    /// Those that were wanted and for which no block was free.
+    pub folios_failed: FolioCounts,
     /// Groups of 16 pages that were marked as contiguous, or lost the mark.
     pub folds: u64,
     /// Times that a direct segment changed: every core that runs the process must load its

@@ -8,7 +8,7 @@ use crate::effects::{Effects, Fault, FaultKind};
 use crate::memory::Memory;
 use crate::perforated::Perforated;
 use crate::policy::{FaultContext, MappingPolicy};
-use crate::space::{AddressSpace, GROUP, effort_for, free, obtain_huge, release};
+use crate::space::{AddressSpace, effort_for, obtain_huge, release};
 use crate::table::Leaf;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
@@ -119,12 +119,6 @@ impl AddressSpace {
                 return Ok(fault);
             }
         }
-        if policy.groups_of_16() && class == FrameClass::Anonymous && wanted == PageSize::Size4K {
-            let done = self.fault_in_group(address, write, range, vma, memory, effects)?;
-            if let Some(fault) = done {
-                return Ok(fault);
-            }
-        }
         let effort = effort_for(vma, memory);
         let placed = if policy.keeps_offsets() && class == FrameClass::Anonymous {
             let size = wanted.min(PageSize::Size2M);
@@ -133,9 +127,17 @@ impl AddressSpace {
         } else {
             None
         };
-        let (frame, size) = match placed {
-            Some(placed) => placed,
-            None => self.allocate(wanted, class, effort, policy, memory, effects)?,
+        let huge =
+            placed.or_else(|| Self::allocate_huge(wanted, class, effort, policy, memory, effects));
+        let (frame, size) = if let Some(huge) = huge {
+            huge
+        } else {
+            let done = self.fault_in_folio(address, range, vma, policy, memory, effects)?;
+            if let Some(fault) = done {
+                return Ok(fault);
+            }
+            let frame = self.obtain_base(class, memory, effects)?;
+            (frame, PageSize::Size4K)
         };
         let leaf = Leaf {
             dirty: write,
@@ -207,77 +209,30 @@ impl AddressSpace {
             .unwrap_or(PageSize::Size4K)
     }
 
-    /// A block for a page of the wanted size, or of a smaller one.
-    pub(crate) fn allocate(
-        &mut self,
+    /// A block for a page of the wanted size, or of a smaller one of at least 2 MB.
+    pub(crate) fn allocate_huge(
         wanted: PageSize,
         class: FrameClass,
         effort: Effort,
         policy: &dyn MappingPolicy,
         memory: &mut Memory,
         effects: &mut Effects,
-    ) -> Result<(Frame, PageSize), Error> {
+    ) -> Option<(Frame, PageSize)> {
         if wanted >= PageSize::Size2M && policy.uses_reserved() {
             let sizes = [PageSize::Size1G, PageSize::Size2M];
             for size in sizes.into_iter().filter(|&size| size <= wanted) {
                 if let Some(frame) = memory.take_reserved(size) {
-                    return Ok((frame, size));
+                    return Some((frame, size));
                 }
             }
             effects.fallbacks += 1;
         } else if wanted >= PageSize::Size2M {
             match obtain_huge(class, effort, memory) {
-                Some(frame) => return Ok((frame, PageSize::Size2M)),
+                Some(frame) => return Some((frame, PageSize::Size2M)),
                 None => effects.fallbacks += 1,
             }
         }
-        let frame = self.obtain_base(class, memory, effects)?;
-        Ok((frame, PageSize::Size4K))
-    }
-
-    /// Maps the aligned group of 16 pages around an address to contiguous frames, when all of it
-    /// lies in the mapping, nothing is mapped there, and such frames are free.
-    fn fault_in_group(
-        &mut self,
-        address: VirtAddr,
-        write: bool,
-        range: VirtRange,
-        vma: Vma,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<Option<Fault>, Error> {
-        let group = VirtRange::with_length(address.align_down(GROUP.bytes()), GROUP.bytes());
-        let pages = group.bytes() / PAGE_BYTES;
-        let is_vacant = (0..pages).all(|i| self.table.leaf(group.start + i * PAGE_BYTES).is_none());
-        if !range.covers(group) || !is_vacant || vma.shared {
-            return Ok(None);
-        }
-        let request = Request::new(GROUP, FrameClass::Anonymous);
-        let Some(frame) = memory.allocate(&request) else {
-            effects.fallbacks += 1;
-            return Ok(None);
-        };
-        memory.split(frame).expect("the block was just allocated");
-        for i in 0..GROUP.frames() {
-            let leaf = Leaf {
-                dirty: write,
-                contiguous: true,
-                ..Leaf::new(frame.offset(i), PageSize::Size4K, vma.writable)
-            };
-            let at = group.start + u64::from(i) * PAGE_BYTES;
-            if let Err(error) = self.install(at, leaf, memory, effects) {
-                (i + 1..GROUP.frames()).for_each(|i| free(frame.offset(i), memory));
-                return Err(error);
-            }
-        }
-        effects.folds += 1;
-        effects.zeroed_4k += pages;
-        let within = (address.get() - group.start.get()) / PAGE_BYTES;
-        effects.write(frame, GROUP.frames(), within as u32);
-        Ok(Some(Fault {
-            kind: FaultKind::Anonymous,
-            size: PageSize::Size4K,
-        }))
+        None
     }
 
     /// Lets stores through to a page that is mapped read-only: at once when nobody else sees it,

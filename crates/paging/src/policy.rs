@@ -3,6 +3,7 @@
 use contigua_units::{PageSize, VirtAddr};
 
 use crate::holes::Holes;
+use crate::orders::Orders;
 use crate::vma::Vma;
 
 /// Inputs of a policy when a page is touched for the first time.
@@ -83,9 +84,14 @@ pub trait MappingPolicy: Send {
         false
     }
 
-    /// Returns true if aligned groups of 16 pages get frames that are contiguous too, and are
-    /// marked (Linux's 64 KB mTHP and Arm's contiguous bit).
-    fn groups_of_16(&self) -> bool {
+    /// Folios that a first touch may map where it maps no 2 MB page.
+    fn folio_orders(&self, vma: Vma) -> Orders {
+        let _ = vma;
+        Orders::default()
+    }
+
+    /// Returns true if the aligned groups of 16 pages of folios are marked as contiguous (Arm's contiguous bit).
+    fn marks_groups(&self) -> bool {
         false
     }
 

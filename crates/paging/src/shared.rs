@@ -136,7 +136,11 @@ impl AddressSpace {
             let wanted = self.wanted_of_object(address, range, vma, backing, policy, memory);
             let effort = effort_for(vma, memory);
             let class = FrameClass::Anonymous;
-            let (frame, size) = self.allocate(wanted, class, effort, policy, memory, effects)?;
+            let huge = Self::allocate_huge(wanted, class, effort, policy, memory, effects);
+            let (frame, size) = match huge {
+                Some(huge) => huge,
+                None => (self.obtain_base(class, memory, effects)?, PageSize::Size4K),
+            };
             let is_huge = size > PageSize::Size4K;
             memory.extend_object(object, if is_huge { first } else { page }, frame, size);
             effects.zero(address, frame, size);

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use contigua_frames::{Boxed, Config, FrameClass, Frames, Layout, Placement};
 use contigua_paging::{
     AddressSpace, Backing, CollapseContext, Effects, Eligible, FaultContext, Fragmentation,
-    HoleKind, HoleVerdict, Holes, HugeAdvice, Levels, MappingPolicy, Memory, ObjectId, Pattern,
-    Resident, SharedContext, SpaceId, TableShape, Vma, VmaKind,
+    HoleKind, HoleVerdict, Holes, HugeAdvice, Levels, MappingPolicy, Memory, ObjectId, Orders,
+    Pattern, Resident, SharedContext, SpaceId, TableShape, Vma, VmaKind,
 };
 use contigua_units::{Bytes, Frame, Order, PageSize, VirtAddr, VirtPage, VirtRange};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ const PAGES: u64 = 3 * 512;
 struct Greedy {
     perforates: bool,
     is_lazy: bool,
-    groups: bool,
+    folios: bool,
     /// The huge zero page, and huge pages of shared memory.
     more_huge: bool,
     /// Blocks of 2 MB of a direct segment; 0 for none.
@@ -36,7 +36,7 @@ impl Greedy {
     const PLAIN: Self = Self {
         perforates: false,
         is_lazy: false,
-        groups: false,
+        folios: false,
         more_huge: false,
         segment: 0,
         holes: None,
@@ -61,7 +61,7 @@ impl Greedy {
 
 impl MappingPolicy for Greedy {
     fn on_fault(&self, context: &FaultContext) -> PageSize {
-        if context.vma.huge == HugeAdvice::NoHuge || self.groups {
+        if context.vma.huge == HugeAdvice::NoHuge || self.folios {
             PageSize::Size4K
         } else {
             context.fits
@@ -88,8 +88,13 @@ impl MappingPolicy for Greedy {
         self.is_lazy
     }
 
-    fn groups_of_16(&self) -> bool {
-        self.groups
+    fn folio_orders(&self, vma: Vma) -> Orders {
+        let all = Orders::all().filter(|_| self.folios && vma.huge != HugeAdvice::NoHuge);
+        all.collect()
+    }
+
+    fn marks_groups(&self) -> bool {
+        self.folios
     }
 
     fn maps_shared_huge(&self, _: &SharedContext) -> bool {
@@ -129,7 +134,7 @@ fn scenario() -> impl Strategy<Value = Fragmentation> {
 fn policies() -> impl Strategy<Value = Greedy> {
     let policies = prop_oneof![
         2 => Just(Greedy::PLAIN),
-        1 => Just(Greedy { groups: true, ..Greedy::PLAIN }),
+        1 => Just(Greedy { folios: true, ..Greedy::PLAIN }),
         1 => Just(Greedy { perforates: true, is_lazy: true, ..Greedy::PLAIN }),
         2 => proptest::option::of(scenario())
             .prop_map(|holes| Greedy { perforates: true, holes, ..Greedy::PLAIN }),

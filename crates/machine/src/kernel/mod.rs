@@ -596,6 +596,14 @@ impl Kernel {
         let invalidations = (effects.invalidations.len() + effects.upgrades.len()) as u64;
         self.counters.invalidations += invalidations;
         self.counters.huge_page_fallbacks += effects.fallbacks;
+        let counters = &mut self.counters;
+        for (sums, new) in [
+            (&mut counters.folios, &effects.folios),
+            (&mut counters.folio_fallbacks, &effects.folios_failed),
+        ] {
+            let pairs = sums.iter_mut().zip(new.get());
+            pairs.for_each(|(sum, &new)| *sum += new);
+        }
         self.counters.huge_page_collapses += effects.collapses;
         self.counters.huge_page_splits += effects.splits;
         self.counters.unexplained_accesses += effects.unexplained;

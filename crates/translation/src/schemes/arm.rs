@@ -1,11 +1,12 @@
-//! Arm's contiguous bit, with Linux's 64 KB pages for anonymous memory (mTHP): the kernel maps an
+//! Arm's contiguous bit, with Linux's folios of 64 KB for anonymous memory (mTHP): the kernel maps an
 //! aligned group of 16 pages to 16 contiguous frames and marks their entries, and one TLB entry
-//! serves for all of them. Changing one page takes the mark from its group.
+//! serves for all of them. Changing one page takes the mark from its group. Larger folios are several groups.
 
 use contigua_paging::{Leaf, MappingPolicy};
 use serde::{Deserialize, Serialize};
 
 use super::grouped::{Grouped, Rule};
+use super::mthp::{Sizes, Use};
 use super::thp::{self, HugePages};
 use super::{BackgroundPass, Scheme};
 use crate::{Error, Hardware, Request, Tables, Translator};
@@ -13,7 +14,7 @@ use crate::{Error, Hardware, Request, Tables, Translator};
 /// log2 of the pages of a group: 64 KB (Arm ARM, D8.7: 16 entries with pages of 4 KB).
 const GROUP: u32 = 4;
 
-/// Use of huge pages beside groups; none by default.
+/// Use of other sizes beside 64 KB; none by default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "arm-contiguous")]
 #[serde(deny_unknown_fields, default)]
@@ -36,9 +37,14 @@ impl Scheme for Config {
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
+        let pages = HugePages::new(&self.huge);
         Box::new(HugePages {
-            groups_of_16: true,
-            ..HugePages::new(&self.huge)
+            sizes: Sizes {
+                of_64k: Use::Always,
+                ..pages.sizes
+            },
+            marks_groups: true,
+            ..pages
         })
     }
 

@@ -120,6 +120,7 @@ macro_rules! schemes {
 }
 
 mod grouped;
+pub mod mthp;
 
 schemes! {
     /// 4 KB pages only.

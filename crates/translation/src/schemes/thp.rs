@@ -5,26 +5,15 @@
 //! `Documentation/admin-guide/mm/transhuge.rst`.
 
 use contigua_paging::{
-    CollapseContext, FaultContext, HoleVerdict, Holes, HugeAdvice, MappingPolicy, SharedContext,
-    Vma,
+    CollapseContext, FaultContext, HoleVerdict, Holes, HugeAdvice, MappingPolicy, Orders,
+    SharedContext, Vma,
 };
 use contigua_units::{Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
 
-use super::{BackgroundPass, Scheme};
+pub use super::mthp::Enabled;
+use super::{BackgroundPass, Scheme, mthp};
 use crate::{Error, Hardware, Radix, Translator};
-
-/// Use of huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Enabled {
-    /// Everywhere but where the program objects.
-    Always,
-    /// In memory that the program advises with `MADV_HUGEPAGE`.
-    Madvise,
-    /// Nowhere.
-    Never,
-}
 
 /// Use of huge pages in shared memory (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -63,6 +52,8 @@ pub struct Config {
     /// `khugepaged/max_ptes_none`: of 512 pages, how many may be untouched.
     #[schemars(range(min = 0, max = 511))]
     pub max_ptes_none: u32,
+    /// Smaller sizes (mTHP).
+    pub sizes: mthp::Sizes,
     /// `use_zero_page`: reads of untouched memory map the huge zero page where writes would map
     /// 2 MB.
     pub use_zero_page: bool,
@@ -76,6 +67,7 @@ impl Default for Config {
             scan_interval: Nanoseconds::new(10_000_000_000),
             pages_to_scan: 4096,
             max_ptes_none: 511,
+            sizes: mthp::Sizes::default(),
             use_zero_page: true,
         }
     }
@@ -114,8 +106,9 @@ pub(super) struct HugePages {
     pub(super) least_present: u32,
     /// Verdict on 2 MB with holes.
     pub(super) on_holes: fn(&Holes) -> HoleVerdict,
-    /// Groups of 16 small pages are contiguous, and marked.
-    pub(super) groups_of_16: bool,
+    pub(super) sizes: mthp::Sizes,
+    /// Groups of 16 pages of folios are marked.
+    pub(super) marks_groups: bool,
     /// Mappings keep the offset between their addresses and frames.
     pub(super) keeps_offsets: bool,
     pub(super) use_zero_page: bool,
@@ -131,18 +124,15 @@ impl HugePages {
                 .saturating_sub(config.max_ptes_none)
                 .max(1),
             on_holes: |_| HoleVerdict::Split,
-            groups_of_16: false,
+            sizes: config.sizes,
+            marks_groups: false,
             keeps_offsets: false,
             use_zero_page: config.use_zero_page,
         }
     }
 
     fn allows(&self, vma: Vma) -> bool {
-        match (self.enabled, vma.huge) {
-            (Enabled::Never, _) | (_, HugeAdvice::NoHuge) => false,
-            (Enabled::Madvise, advice) => advice == HugeAdvice::Huge,
-            (Enabled::Always, _) => true,
-        }
+        self.enabled.allows(vma)
     }
 }
 
@@ -176,8 +166,12 @@ impl MappingPolicy for HugePages {
         (self.on_holes)(holes)
     }
 
-    fn groups_of_16(&self) -> bool {
-        self.groups_of_16
+    fn folio_orders(&self, vma: Vma) -> Orders {
+        self.sizes.orders(self.enabled, vma)
+    }
+
+    fn marks_groups(&self) -> bool {
+        self.marks_groups
     }
 
     fn keeps_offsets(&self) -> bool {

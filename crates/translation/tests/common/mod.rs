@@ -130,6 +130,12 @@ pub fn schemes() -> Vec<Tested> {
         ("colt", "run_log2 = 3"),
         ("colt", "run_log2 = 0\nhuge.enabled = \"always\""),
         ("amd-coalescing", "group_log2 = 3"),
+        (
+            "amd-coalescing",
+            "huge.enabled = \"madvise\"\nhuge.sizes = { 16kB = \"always\", 256kB = \"inherit\" }",
+        ),
+        ("arm-contiguous", "huge.sizes.1024kB = \"always\""),
+        ("thp", "sizes = { 32kB = \"always\", 512kB = \"madvise\" }"),
         ("spot", "least_pages = 1\nconfidence = 0"),
         ("ecpt", "way = \"4KiB\"\nfull_percent = 10"),
         ("hdc", "size = \"16KiB\"\nhuge.enabled = \"always\""),
