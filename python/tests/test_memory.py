@@ -94,3 +94,25 @@ def test_shmem_enabled_decides_on_huge_pages_of_shared_memory(enabled, kind, hug
     memory = json.loads(written.read_text())[0]["memory"]
     assert memory["shmem_bytes"] == 16 * MB
     assert memory["shmem_huge_bytes"] == memory["resident_2m_bytes"] == huge * MB
+
+
+@pytest.mark.parametrize("call", ["readv", "preadv2", "recvmsg", "recvmmsg"])
+def test_vectors_of_system_calls_are_followed(call, cli, tmp_path):
+    """Twelve pages that the program has not touched are those of the elements."""
+    found = reports(cli, tmp_path, "vectors", call)["linux-4k"]
+    others = reports(cli, tmp_path, "vectors", "writev")["linux-4k"]
+    faults = [report["kernel"]["faults_anonymous_4k"] for report in (found, others)]
+    assert faults[0] - faults[1] == 12, faults
+    # What is written is read where it lies: the zero page.
+    assert others["kernel"]["faults_zero_page"] >= 12
+    assert found["syscalls"]["bytes_received"] - others["syscalls"]["bytes_received"] == 12 * 4096
+
+
+def test_direct_io_and_pipes_pin_what_vectors_name(cli, tmp_path):
+    file = tmp_path / "data"
+    file.write_bytes(bytes(16 * 4096))
+    direct = reports(cli, tmp_path, "vectors", "direct", file)
+    piped = reports(cli, tmp_path, "vectors", "vmsplice")
+    assert direct["linux-4k"]["frames"]["pins"] == 12
+    # The last four lie there twice, and are pinned once.
+    assert piped["linux-4k"]["frames"]["pins"] == 12

@@ -235,6 +235,7 @@ impl AddressSpace {
         let movable = parts.iter().all(|part| {
             part.size == PageSize::Size4K
                 && memory.references(part.frame) == 1
+                && !memory.is_pinned(part.frame)
                 && !part.is_discardable()
         });
         if !movable {

@@ -78,6 +78,19 @@ macro_rules! vocabulary {
                     })
                     .map(|&(_, _, known)| known)
             }
+
+            /// The number of the call on `architecture`; `None` where it does not exist.
+            #[must_use]
+            pub const fn number(self, architecture: Architecture) -> Option<u16> {
+                let (x86, arm) = match self {
+                    $(Self::$name => ($x86, $arm),)*
+                };
+                let number = match architecture {
+                    Architecture::X86_64 => x86,
+                    Architecture::Aarch64 => arm,
+                };
+                if number == ABSENT { None } else { Some(number) }
+            }
         }
     };
 }
@@ -103,6 +116,9 @@ vocabulary! {
     Writev: 20, 66;
     Preadv: 295, 69;
     Pwritev: 296, 70;
+    Preadv2: 327, 286;
+    Pwritev2: 328, 287;
+    Vmsplice: 278, 75;
     Sendto: 44, 206;
     Recvfrom: 45, 207;
     Sendmsg: 46, 211;
@@ -376,7 +392,8 @@ pub enum Call {
     Receive {
         /// Number of bytes.
         bytes: u64,
-        /// The program's buffer; `None` for calls that take a vector, which is not traced.
+        /// The program's buffer; `None` for calls that take vectors, which
+        /// [`Event::Piece`](crate::wire::Event::Piece) tells.
         buffer: Option<VirtRange>,
         /// The file descriptor.
         descriptor: u32,
@@ -387,13 +404,19 @@ pub enum Call {
     Send {
         /// Number of bytes.
         bytes: u64,
-        /// The program's buffer; `None` for calls that take a vector, which is not traced, and
-        /// between descriptors.
+        /// The program's buffer; `None` for calls that take vectors, which
+        /// [`Event::Piece`](crate::wire::Event::Piece) tells, and between descriptors.
         buffer: Option<VirtRange>,
         /// The file descriptor.
         descriptor: u32,
         /// The call says where in the file, so that it may return to what it has seen before.
         positioned: bool,
+    },
+    /// `vmsplice`: pages of the program went into a pipe, which holds them.
+    /// [`Event::Piece`](crate::wire::Event::Piece) tells which.
+    Lend {
+        /// Number of bytes.
+        bytes: u64,
     },
     /// A call that made a file descriptor.
     Open {
@@ -425,6 +448,63 @@ pub enum Call {
     Exit,
     /// A call that failed, or that no memory system can see.
     Other,
+}
+
+/// Bytes that Linux moves at a time, at most (`MAX_RW_COUNT`, `include/linux/fs.h`).
+const MOST_BYTES: u64 = 0x7fff_f000;
+/// Programs have the lower half of the addresses (`Documentation/arch/x86/x86_64/mm.rst`).
+const END_OF_PROGRAM: VirtAddr = VirtAddr::new(1 << 47);
+/// Elements of a vector, at most (`UIO_MAXIOV`, `include/uapi/linux/uio.h`).
+pub const MOST_PIECES: usize = 1024;
+
+/// Elements of the vectors of a thread's next system call, as [`Event::Piece`](crate::wire::Event::Piece) tells it.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
+pub struct Pieces {
+    ranges: Vec<VirtRange>,
+}
+
+impl Pieces {
+    /// Adds an element; one without bytes, outside of a program's addresses, or beyond
+    /// [`MOST_PIECES`] is left out: streams of traces may say anything.
+    pub fn push(&mut self, range: VirtRange) {
+        let is_sane = range.start < range.end && range.end <= END_OF_PROGRAM;
+        if is_sane && self.ranges.len() < MOST_PIECES {
+            self.ranges.push(range);
+        }
+    }
+
+    /// Cuts the elements to what a call moved, and tells the call its bytes where its result counts
+    /// messages.
+    pub fn fit(&mut self, call: &mut Call) {
+        let (Call::Receive { bytes, .. } | Call::Send { bytes, .. } | Call::Lend { bytes }) = call
+        else {
+            self.ranges.clear();
+            return;
+        };
+        if *bytes == 0 {
+            let all: u64 = self.ranges.iter().map(|piece| piece.bytes()).sum();
+            *bytes = all.min(MOST_BYTES);
+        }
+        let mut left = *bytes;
+        self.ranges.retain_mut(|piece| {
+            let taken = piece.bytes().min(left);
+            left -= taken;
+            *piece = VirtRange::with_length(piece.start, taken);
+            taken > 0
+        });
+    }
+
+    /// The elements.
+    #[must_use]
+    pub fn ranges(&self) -> &[VirtRange] {
+        &self.ranges
+    }
+
+    /// Forgets the elements.
+    pub fn clear(&mut self) {
+        self.ranges.clear();
+    }
 }
 
 /// Kind of a file descriptor.
@@ -698,6 +778,7 @@ impl Call {
             self,
             Self::Receive { .. }
                 | Self::Send { .. }
+                | Self::Lend { .. }
                 | Self::Open { .. }
                 | Self::Close { .. }
                 | Self::Wait
@@ -712,12 +793,8 @@ impl Call {
 
     /// A call that moves data between the program and the kernel.
     fn transfer(known: Known, syscall: &Syscall) -> Self {
-        /// Linux moves no more at a time (`MAX_RW_COUNT`, `include/linux/fs.h`).
-        const MOST: u64 = 0x7fff_f000;
-        /// Programs have the lower half of the addresses (`Documentation/arch/x86/x86_64/mm.rst`).
-        const END: VirtAddr = VirtAddr::new(1 << 47);
         let [a0, a1, a2, ..] = syscall.arguments;
-        let bytes = syscall.result.cast_unsigned().min(MOST);
+        let bytes = syscall.result.cast_unsigned().min(MOST_BYTES);
         let takes_address = matches!(
             known,
             Known::Read
@@ -728,23 +805,25 @@ impl Call {
                 | Known::Sendto
         );
         let buffer = VirtRange::with_length(VirtAddr::new(a1), bytes);
-        let buffer = (takes_address && bytes > 0 && buffer.end <= END).then_some(buffer);
+        let buffer = (takes_address && bytes > 0 && buffer.end <= END_OF_PROGRAM).then_some(buffer);
         match known {
             Known::Read
             | Known::Pread64
             | Known::Readv
             | Known::Preadv
+            | Known::Preadv2
             | Known::Recvfrom
             | Known::Recvmsg => Self::Receive {
                 bytes,
                 buffer,
                 descriptor: a0 as u32,
-                positioned: matches!(known, Known::Pread64 | Known::Preadv),
+                positioned: is_positioned(known, syscall),
             },
             Known::Write
             | Known::Pwrite64
             | Known::Writev
             | Known::Pwritev
+            | Known::Pwritev2
             | Known::Sendto
             | Known::Sendmsg
             | Known::Sendfile
@@ -757,9 +836,10 @@ impl Call {
                     Known::Splice | Known::CopyFileRange => a2 as u32,
                     _ => a0 as u32,
                 },
-                positioned: matches!(known, Known::Pwrite64 | Known::Pwritev),
+                positioned: is_positioned(known, syscall),
             },
-            // The results of these two count messages, not bytes, so the bytes are unknown.
+            Known::Vmsplice => Self::Lend { bytes },
+            // The results of these two count messages: their vectors say how many bytes.
             Known::Recvmmsg => Self::Receive {
                 bytes: 0,
                 buffer: None,
@@ -774,6 +854,16 @@ impl Call {
             },
             _ => Self::refused(known, syscall),
         }
+    }
+}
+
+/// Returns true if a call says where in the file.
+fn is_positioned(known: Known, syscall: &Syscall) -> bool {
+    match known {
+        Known::Pread64 | Known::Preadv | Known::Pwrite64 | Known::Pwritev => true,
+        // -1 is the file's own position (`do_preadv`, `fs/read_write.c`); the high half comes after.
+        Known::Preadv2 | Known::Pwritev2 => syscall.arguments[3] != u64::MAX,
+        _ => false,
     }
 }
 
@@ -981,9 +1071,42 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_as_long_as_what_was_moved() {
+        let piece = |start, bytes| VirtRange::with_length(VirtAddr::new(start), bytes);
+        let fitted = |mut call: Call| {
+            let mut pieces = Pieces::default();
+            pieces.push(piece(0x1000, 100));
+            pieces.push(piece(0x2000, 0));
+            pieces.push(piece(1 << 47, 8));
+            pieces.push(piece(0x3000, 50));
+            pieces.fit(&mut call);
+            (call, pieces.ranges().to_vec())
+        };
+        let read = |number, result| call(number, [7, 0, 0, 0, 0, 0], result);
+        let whole = vec![piece(0x1000, 100), piece(0x3000, 50)];
+        assert_eq!(fitted(read(19, 150)), (read(19, 150), whole.clone()));
+        let cut = vec![piece(0x1000, 100), piece(0x3000, 20)];
+        assert_eq!(fitted(read(19, 120)).1, cut);
+        assert_eq!(fitted(read(19, 70)).1, [piece(0x1000, 70)]);
+        // The result counts messages.
+        match fitted(read(299, 2)) {
+            (Call::Receive { bytes: 150, .. }, pieces) => assert_eq!(pieces, whole),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(fitted(Call::Wait), (Call::Wait, vec![]));
+        let mut pieces = Pieces::default();
+        for _ in 0..2 * MOST_PIECES {
+            pieces.push(piece(0x1000, 1));
+        }
+        assert_eq!(pieces.ranges().len(), MOST_PIECES);
+    }
+
+    #[test]
     fn the_same_call_has_different_numbers_on_different_architectures() {
         assert_eq!(Known::of(Architecture::X86_64, 222), None);
         assert_eq!(Known::of(Architecture::Aarch64, 222), Some(Known::Mmap));
         assert_eq!(Known::of(Architecture::Aarch64, ABSENT), None);
+        assert_eq!(Known::Mmap.number(Architecture::Aarch64), Some(222));
+        assert_eq!(Known::Open.number(Architecture::Aarch64), None);
     }
 }

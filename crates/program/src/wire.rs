@@ -91,6 +91,7 @@ mod tag {
     pub const TRACED: u8 = 15;
     pub const FILE_NAME: u8 = 16;
     pub const FILE_MAPPED: u8 = 17;
+    pub const PIECE: u8 = 18;
 }
 
 /// The highest 16 bits of every block word: `word >> 48 == BLOCK_HEAD`.
@@ -306,6 +307,11 @@ pub enum Event {
     },
     /// A system call has returned.
     Syscall(Syscall),
+    /// An element of the vectors of the thread's next [`Event::Syscall`], as far as data moved.
+    Piece {
+        /// The addresses.
+        range: VirtRange,
+    },
     /// The thread went forward: it has executed instructions of which nothing is told but the first
     /// access to each page.
     Forward {
@@ -477,6 +483,9 @@ impl Event {
                 payload[..6].copy_from_slice(&arguments);
                 Encoded::new(tag::SYSCALL, u64::from(number), &payload)
             }
+            Self::Piece { range } => {
+                Encoded::new(tag::PIECE, 0, &[range.start.get(), range.end.get()])
+            }
             Self::Forward { instructions } => Encoded::new(tag::FORWARD, instructions, &[]),
             Self::Fetch { page } => Encoded::new(tag::FETCH, page.get(), &[]),
             Self::Cue(cue) => Encoded::new(tag::CUE, cue as u64, &[]),
@@ -546,6 +555,12 @@ impl Event {
                     result: result.cast_signed(),
                 })
             }
+            (tag::PIECE, &[start, end]) => Self::Piece {
+                range: VirtRange {
+                    start: VirtAddr::new(start),
+                    end: VirtAddr::new(end),
+                },
+            },
             (tag::FORWARD, []) => Self::Forward {
                 instructions: value,
             },
@@ -686,6 +701,12 @@ mod tests {
                 }
             ),
             (any::<u64>(), any::<u64>()).prop_map(|(start, end)| Event::ProgramCode {
+                range: VirtRange {
+                    start: VirtAddr::new(start),
+                    end: VirtAddr::new(end)
+                },
+            }),
+            any::<[u64; 2]>().prop_map(|[start, end]| Event::Piece {
                 range: VirtRange {
                     start: VirtAddr::new(start),
                     end: VirtAddr::new(end)

@@ -19,7 +19,7 @@ pub fn set_base(base: u64) {
 }
 
 /// Copies `into.len()` bytes from a guest address; `None` where the guest could not read either.
-fn read(address: u64, into: &mut [u8]) -> Option<()> {
+pub fn read(address: u64, into: &mut [u8]) -> Option<()> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),

@@ -30,6 +30,7 @@ mod strings;
 mod syscalls;
 mod touched;
 mod vcpu;
+mod vectors;
 mod zeroing;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

@@ -16,7 +16,7 @@ use contigua_program::wire::{Event, ProcessId, Syscall};
 use crate::api::PluginId;
 use crate::{
     PROCESS, clock, exec, guest, keeper, locking, memory_files, names, placement, plugin, touched,
-    vcpu, zeroing,
+    vcpu, vectors, zeroing,
 };
 
 /// Flags of `clone` (`include/uapi/linux/sched.h`).
@@ -263,8 +263,9 @@ fn append_syscall(index: c_uint, number: i64, mut arguments: [u64; 6], result: i
         arguments,
         result,
     };
-    let told = memory_files::told(syscall);
+    let told = vectors::told(memory_files::told(syscall));
     touched::forget_changed(&Call::of(plugin().architecture, &told));
+    vectors::tell(index, &told);
     vcpu::append_event(index, &Event::Syscall(told));
     names::tell_mmap(index, &syscall);
 }

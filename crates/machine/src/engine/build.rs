@@ -29,6 +29,16 @@ use crate::port::Memory;
 use crate::processors::Mmus;
 use crate::report::{ClassifiedMisses, Executed};
 
+/// A profile's attribution of the run's events, with locality where it is asked for.
+fn attribution(config: &RunConfig) -> Box<Attribution> {
+    let profile = Attribution::new();
+    Box::new(if config.locality {
+        profile.with_locality(config.cores as usize)
+    } else {
+        profile
+    })
+}
+
 impl Engine {
     /// A server as configured, before the first event of `program`.
     ///
@@ -109,20 +119,14 @@ impl Engine {
                 .timeline
                 .as_ref()
                 .map(|_| Timeline::new(machine.clock)),
-            attribution: config.profile.as_ref().map(|_| {
-                let profile = Attribution::new();
-                Box::new(if config.locality {
-                    profile.with_locality(cores)
-                } else {
-                    profile
-                })
-            }),
+            attribution: config.profile.is_some().then(|| attribution(&config)),
             executed: Executed::default(),
             classified: ClassifiedMisses::default(),
             relocates: config.design.translation.primary().is_some(),
             digest: Digest::default(),
             blocks: Vec::new(),
             fold: Fold::default(),
+            pieces: Vec::new(),
             left_in: Vec::new(),
             phase: Phase::Skip,
             passed: Passed::new(),

@@ -63,12 +63,13 @@ impl Devices {
 
 impl Engine {
     /// Moves the data of a call: through the device's buffers, when it went through a socket, and
-    /// between the kernel and the program. Where nothing is simulated but the operating system, only
-    /// the program's pages are touched.
+    /// between the kernel and the program, whose vectors name `pieces`. Where nothing is simulated but
+    /// the operating system, only the program's pages are touched.
     pub(super) fn move_data(
         &mut self,
         thread: ThreadId,
         call: &Call,
+        pieces: &[VirtRange],
         simulated: bool,
     ) -> Result<(), Error> {
         let (bytes, buffer, descriptor, receives) = match *call {
@@ -84,54 +85,87 @@ impl Engine {
                 descriptor,
                 ..
             } => (bytes, buffer, descriptor, false),
+            Call::Lend { .. } if simulated => return self.lend(pieces),
             _ => return Ok(()),
         };
         let asked = Asked::Data {
             instruction: 0,
             store: receives,
         };
-        if simulated {
-            let kind = self.kernel.descriptor(thread, descriptor);
-            if kind == Some(DescriptorKind::DirectFile) {
-                return buffer.map_or(Ok(()), |buffer| self.transfer_directly(buffer, asked));
+        let buffers = buffer.as_ref().map_or(pieces, core::slice::from_ref);
+        if !simulated {
+            return buffers
+                .iter()
+                .try_for_each(|&buffer| self.pass_over_all(buffer, asked.access()));
+        }
+        let kind = self.kernel.descriptor(thread, descriptor);
+        match kind {
+            Some(DescriptorKind::DirectFile) => {
+                return buffers
+                    .iter()
+                    .try_for_each(|&buffer| self.transfer_directly(buffer, asked));
             }
-            if matches!(
-                kind,
-                Some(DescriptorKind::Socket | DescriptorKind::Accepted)
-            ) {
-                if receives {
-                    self.receive(bytes);
-                } else {
-                    self.send(bytes);
-                }
-            } else {
+            Some(DescriptorKind::Socket | DescriptorKind::Accepted) if receives => {
+                self.receive(bytes);
+            }
+            Some(DescriptorKind::Socket | DescriptorKind::Accepted) => self.send(bytes),
+            _ => {
                 // Which frames of the page cache are copied is not known.
                 let page = self.config.machine.kernel.copy_4k_cycles.get();
                 self.charge(Cycles::new(bytes * page / PAGE_BYTES));
             }
-            buffer.map_or(Ok(()), |buffer| self.copy_program(buffer, asked))
-        } else {
-            buffer.map_or(Ok(()), |buffer| self.pass_over_all(buffer, asked.access()))
         }
+        for &buffer in buffers {
+            self.copy_program(buffer, asked)?;
+        }
+        // A pipe has no kind: the call that made it names its descriptors in memory.
+        if receives && kind.is_none() {
+            let unpinning = self.kernel.read_pipe(bytes, &mut self.mmus);
+            self.charge(unpinning);
+            self.interrupt_shootdown_targets();
+        }
+        Ok(())
+    }
+
+    /// `vmsplice`: the pages are there, and a pipe holds them from now on.
+    fn lend(&mut self, pieces: &[VirtRange]) -> Result<(), Error> {
+        self.complete_pending_migrations();
+        let asked = Asked::Data {
+            instruction: 0,
+            store: false,
+        };
+        for &piece in pieces {
+            let latency = self.translate_pages(piece, asked)?;
+            let pinning = self.kernel.lend(piece, &mut self.mmus);
+            self.charge(latency + pinning);
+        }
+        self.interrupt_shootdown_targets();
+        Ok(())
+    }
+
+    /// Translates each page of a range for the kernel, with its fault where there is one.
+    fn translate_pages(&mut self, range: VirtRange, asked: Asked) -> Result<Cycles, Error> {
+        let mut latency = Cycles::ZERO;
+        let mut page = range.start.align_down(PAGE_BYTES);
+        while page < range.end {
+            latency += self.translate_for_kernel(page, asked)?.1;
+            page = page + PAGE_BYTES;
+        }
+        Ok(latency)
     }
 
     /// Direct I/O: the pages are pinned, a device reads or writes them, and they are let go.
     fn transfer_directly(&mut self, buffer: VirtRange, asked: Asked) -> Result<(), Error> {
         self.complete_pending_migrations();
         let first = buffer.start.align_down(PAGE_BYTES);
-        let mut latency = Cycles::ZERO;
-        let mut page = first;
-        while page < buffer.end {
-            latency += self.translate_for_kernel(page, asked)?.1;
-            page = page + PAGE_BYTES;
-        }
+        let latency = self.translate_pages(buffer, asked)?;
         let pinning = self.kernel.pin_range(buffer, &mut self.mmus);
         self.charge(latency + pinning);
         self.interrupt_shootdown_targets();
         let writes = asked.access() == Access::Write;
         let now = self.now();
         let mut mapped = Vec::new();
-        page = first;
+        let mut page = first;
         while page < buffer.end {
             let from = buffer.start.max(page) - page;
             let to = buffer.end.min(page + PAGE_BYTES) - page;

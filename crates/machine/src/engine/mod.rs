@@ -35,6 +35,7 @@ use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
 use contigua_program::decode::{Folding, OperationClass, decode_block, folding};
 use contigua_program::sources::{Batch, Program};
+use contigua_program::syscall::Pieces;
 use contigua_program::wire::{self, ACCESS, AccessWord, BlockId, Event, ThreadId};
 use contigua_translation::Access;
 use contigua_units::{Cycles, VirtAddr, VirtRange};
@@ -204,6 +205,8 @@ pub struct Engine {
     blocks: Vec<Block>,
     /// The repetition that the accesses of the executing block belong to.
     fold: Fold,
+    /// By thread: what the vectors of its next system call name.
+    pieces: Vec<Pieces>,
     /// By thread: the block that it was executing when it left its core.
     left_in: Vec<BlockId>,
     phase: Phase,
@@ -352,6 +355,7 @@ impl Engine {
                             return Ok(End::Phase);
                         }
                     }
+                    Event::Piece { range } => self.pieces_of(input.thread).push(range),
                     Event::Cue(cue) => {
                         if self.cue(cue) {
                             return Ok(End::Phase);

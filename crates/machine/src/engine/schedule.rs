@@ -227,6 +227,7 @@ impl Engine {
                 let order = match event {
                     Event::Forward { .. }
                     | Event::Fetch { .. }
+                    | Event::Piece { .. }
                     | Event::Cue(_)
                     | Event::FileName { .. }
                     | Event::FileMapped { .. }

@@ -1,6 +1,6 @@
 //! Which threads run on the cores, and what they ask the kernel for.
 
-use contigua_program::syscall::Call;
+use contigua_program::syscall::{Call, Pieces};
 use contigua_program::wire::{self, ACCESS, Event, ThreadId};
 use contigua_units::Cycles;
 
@@ -176,7 +176,12 @@ impl Engine {
         }
         let counted = self.phase != Phase::Skip;
         let begun = self.now();
-        let call = self.call_of(event);
+        let mut call = self.call_of(event);
+        let mut pieces = core::mem::take(self.pieces_of(thread));
+        match &mut call {
+            Some(call) => pieces.fit(call),
+            None => pieces.clear(),
+        }
         if let Some(attribution) = &mut self.attribution {
             let block = self.contexts[self.current].block;
             attribution.event(thread, event, call.as_ref(), block);
@@ -206,15 +211,26 @@ impl Engine {
             self.passed.forget();
         }
         if let Some(call) = &call {
-            self.move_data(thread, call, counted)?;
+            self.move_data(thread, call, pieces.ranges(), counted)?;
             self.note_request(thread, call, begun);
         }
+        pieces.clear();
+        *self.pieces_of(thread) = pieces;
         self.fold = Fold::default();
         let context = &mut self.contexts[self.current];
         context.leave_block();
         context.is_vacant |= matches!(event, Event::ThreadEnd | Event::ProcessEnd { .. });
         self.dispatch_everywhere();
         Ok(())
+    }
+
+    /// The elements of the vectors of a thread's next system call.
+    pub(super) fn pieces_of(&mut self, thread: ThreadId) -> &mut Pieces {
+        let index = thread.0 as usize;
+        if index >= self.pieces.len() {
+            self.pieces.resize_with(index + 1, Pieces::default);
+        }
+        &mut self.pieces[index]
     }
 
     /// Returns the effect of a system call.

@@ -98,6 +98,7 @@ impl Kernel {
             // Nothing that a kernel sees.
             Event::Forward { .. }
             | Event::Fetch { .. }
+            | Event::Piece { .. }
             | Event::Cue(_)
             | Event::FileName { .. }
             | Event::FileMapped { .. } => {}
@@ -135,6 +136,7 @@ impl Kernel {
             | Call::WakeWord { .. }
             | Call::Segment { .. }
             | Call::Allocate { .. }
+            | Call::Lend { .. }
             | Call::Spawn
             | Call::Exit
             | Call::Other => {}

@@ -114,6 +114,7 @@ pub(crate) struct Kernel {
     /// Pages of the program that a device holds for the call that is under way.
     #[state(skip)]
     pinned: Vec<Frame>,
+    pipe: pins::Pipe,
     mover: Mover,
     demand: Demand,
     segments: Segments,
@@ -192,6 +193,7 @@ impl Kernel {
             effects: Effects::default(),
             moves,
             pinned: Vec::new(),
+            pipe: pins::Pipe::default(),
             mover: Mover::default(),
             written: Vec::new(),
             demand: Demand::default(),
@@ -432,6 +434,7 @@ impl Kernel {
         let Some(space) = self.spaces[usize::from(id.0)].take() else {
             return Cycles::ZERO;
         };
+        self.pipe.forget(id);
         let resident = space.resident();
         self.effects.clear();
         space.destroy(&mut self.memory, &mut self.effects);
