@@ -33,6 +33,7 @@ EXPERIMENTS = [
     "contiguitas-fleet",
     "contiguitas-confinement",
     "contiguitas-parts",
+    "contiguitas-large",
     "perforated-random",
     "perforated-apps",
     "perforated-virtualized",

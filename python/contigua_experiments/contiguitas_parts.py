@@ -201,7 +201,8 @@ def figures(kept: Kept, inputs: dict[str, Any]) -> Outcome:
     for size in ("2m", "32m", "1g"):
         add(f"more_{size}", hardware, software, difference(f"potential_{size}"))
     for key, part in (("type", "placement by type"), ("bias", "bias")):
-        add(f"region_without_{key}", f"{hardware} without {part}", hardware, over)
+        if part in inputs["without"]:
+            add(f"region_without_{key}", f"{hardware} without {part}", hardware, over)
     add("gigantic_seconds", hardware, hardware, lambda one, _: one.get("first"))
     beyond = [
         server["kills"] - kept[Place(at.memory, at.profile, linux, at.seed)]["kills"]
@@ -220,9 +221,12 @@ def figures(kept: Kept, inputs: dict[str, Any]) -> Outcome:
         f"{', '.join(str(len(one['seeds'])) for one in inputs['servers'])} seeds.",
         "Unmovable memory is the kernel's, by class, network buffers included; pinned pages of "
         "tenants are not in it. Potential blocks count what hardware can move as movable.",
-        "Without bias there is no placement by type either: the last block that was freed is "
-        "taken.",
     ]
+    if "bias" in inputs["without"]:
+        notes.append(
+            "Without bias there is no placement by type either: the last block that was freed is "
+            "taken."
+        )
 
     def illustrate(page: Page) -> None:
         _illustrate(page, kept, inputs)

@@ -121,6 +121,13 @@ TINY = {
         "hours": 0.1,
         "settled_hours": 0.05,
     },
+    "contiguitas-large": {
+        "servers": [
+            {"memory": "384MiB", "profiles": ["web"], "without_parts": [], "seeds": [1, 2]},
+        ],
+        "hours": 0.1,
+        "settled_hours": 0.05,
+    },
     "perforated-random": {
         "memory": "256MiB",
         "size": "16MiB",
@@ -339,6 +346,7 @@ LONG = {
     "contiguitas-end-to-end",
     "contiguitas-fleet",
     "contiguitas-parts",
+    "contiguitas-large",
     "cross",
     "direct-segment-scaling",
     "heap-on-server",

@@ -44,8 +44,18 @@ impl<S: Storage> Frames<S> {
             first += order.frames();
         }
         if self.confinement.is_some() && home != MigrateType::Movable {
-            let next = end.next_multiple_of(order.frames()) + order.frames();
-            self.requested += u64::from(next - end);
+            // The range that lies across the border, if what is on this side can be emptied; else the next.
+            let across = end / order.frames() * order.frames();
+            let is_whole = start <= across
+                && (across..end)
+                    .step_by(BLOCK_FRAMES as usize)
+                    .all(|block| self.is_emptiable(Frame::new(block), Order::HUGE_2M));
+            let first = if is_whole {
+                across
+            } else {
+                across + order.frames()
+            };
+            self.requested += u64::from(first + order.frames() - end);
             self.wake(region, Order::BASE);
         }
         None

@@ -214,6 +214,26 @@ fn a_range_for_unmovable_memory_moves_the_border_to_make_room() {
     assert_eq!(memory.validate(), Ok(()));
 }
 
+/// The part of a range that lies on this side of the border counts.
+#[test]
+fn a_range_across_the_border_asks_for_the_rest_of_it() {
+    let mut memory = confined(2048);
+    while memory.allocate(&one(FrameClass::Slab)).is_some() {}
+    let order = Order::new(12);
+    let blocks = order.frames() / BLOCK_FRAMES;
+    while !border(&memory).is_multiple_of(order.frames()) {
+        memory.expand(1, &mut ());
+    }
+    memory.expand(blocks as usize / 2, &mut ());
+    let at = border(&memory);
+    let missed = memory.allocate_contiguous(order, FrameClass::PageTable, &mut ());
+    assert_eq!(missed, None);
+    memory.background(Nanoseconds::new(1), &mut ());
+    let found = memory.allocate_contiguous(order, FrameClass::PageTable, &mut ());
+    assert_eq!(found, Some(Frame::new(at - order.frames() / 2)));
+    assert_eq!(border(&memory), at + order.frames() / 2);
+}
+
 /// A.5: an expansion that meets what cannot move ends there, as a prefix next to the border.
 #[test]
 fn an_expansion_ends_at_the_first_block_that_cannot_be_emptied() {

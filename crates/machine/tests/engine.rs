@@ -882,3 +882,33 @@ fn a_line_that_was_prefetched_before_the_region_does_not_wait_for_the_time_befor
         assert!((1..2000).contains(&data.get()), "{detail:?}: {data}");
     }
 }
+
+/// An open table of 16 MB in an unmovable region of 8 MB: the border moves by 2 % of memory at a time.
+#[test]
+fn a_table_that_finds_no_room_waits_for_the_border() {
+    let design = "description = \"\"\n[translation.hdc]\nhuge = { enabled = \"never\" }\n\
+                  [placement.contiguitas]\nunmovable_min = \"8MiB\"\n";
+    let mut engine = crate::common::engine(crate::common::config(
+        crate::common::design(design),
+        crate::common::machine(1 << 30),
+    ));
+    let process = ProcessId(0);
+    let run = |engine: &mut Engine, event: &Event| {
+        let words = event.encode();
+        let batch = Batch {
+            thread: ThreadId(0),
+            words: words.words(),
+            code: &Code,
+        };
+        engine.consume(batch)
+    };
+    run(&mut engine, &Event::ThreadStart { process }).unwrap();
+    let mapped = crate::common::syscall(9, [0, 1 << 20, 3, 0x22, 0, 0], 0x4000_0000);
+    run(&mut engine, &mapped).unwrap();
+    let populated = crate::common::syscall(28, [0x4000_0000, 1 << 20, 23, 0, 0, 0], 0);
+    run(&mut engine, &populated).unwrap();
+    assert_eq!(engine.validate(), Ok(()));
+    let report = engine.report();
+    assert_eq!(report.frames.contiguous_allocations, 1);
+    assert!(report.unmovable_region.unwrap().get() >= 32 << 20);
+}

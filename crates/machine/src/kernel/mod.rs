@@ -56,8 +56,8 @@ fn entry_work(costs: &KernelCosts, effects: &Effects) -> Cycles {
 }
 
 /// Times that an operation that ran out of memory is tried again after the kernel's threads have
-/// made some.
-const MAX_OOM_RETRIES: usize = 3;
+/// made some (Linux: `MAX_RECLAIM_RETRIES`, `mm/internal.h`).
+const MAX_OOM_RETRIES: usize = 16;
 
 /// The only way in which the kernel gives up.
 #[derive(Clone, Copy, Debug)]
@@ -525,9 +525,13 @@ impl Kernel {
                 return Ok(work);
             }
             attempts += 1;
-            let before = self.memory.free_frames();
+            // A border that moves makes room, too, and a table that grows may need no more.
+            let room = |memory: &Memory| (memory.free_frames(), memory.border());
+            let before = room(&self.memory);
             work += self.run_threads(mmu);
-            if attempts > MAX_OOM_RETRIES || self.memory.free_frames() == before && attempts > 1 {
+            let table = self.running().table().hashed();
+            let helped = room(&self.memory) != before || table.is_some_and(Hashed::wants_to_grow);
+            if attempts > MAX_OOM_RETRIES || !helped && attempts > 1 {
                 return Err(self.out_of_memory());
             }
         }
