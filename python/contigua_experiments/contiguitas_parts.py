@@ -58,7 +58,10 @@ Measures = dict[str, float]
 
 @dataclass(frozen=True)
 class Place:
-    """A server's place in the study: what it is, and the seed of its history."""
+    """A server's place in the study: what it is, and the seed of its history.
+
+    ``memory`` says on how many NUMA nodes it is, too, where there are several.
+    """
 
     memory: str
     profile: str
@@ -73,6 +76,8 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     places, specs = [], []
     for group in inputs["servers"]:
         parts = itertools.product(group["without_parts"], lacking)
+        nodes = group.get("nodes", 1)
+        memory = group["memory"] if nodes == 1 else f"{group['memory']} on {nodes} nodes"
         pairs = [*itertools.product(group["profiles"], whole), *parts]
         for (profile, design), seed in itertools.product(pairs, group["seeds"]):
             options = AgeOptions(
@@ -81,9 +86,10 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
                 hours=inputs["hours"],
                 seed=seed,
                 sample_seconds=inputs["sample_seconds"],
+                nodes=nodes,
                 gigantic_pages=inputs["gigantic_pages"],
             )
-            places.append(Place(group["memory"], profile, design.name, seed))
+            places.append(Place(memory, profile, design.name, seed))
             specs.append(options.spec(design))
 
     def keep(_: int, server: AgedServer) -> Measures:

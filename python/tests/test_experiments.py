@@ -124,6 +124,13 @@ TINY = {
     "contiguitas-large": {
         "servers": [
             {"memory": "384MiB", "profiles": ["web"], "without_parts": [], "seeds": [1, 2]},
+            {
+                "memory": "768MiB",
+                "nodes": 2,
+                "profiles": ["web"],
+                "without_parts": [],
+                "seeds": [1],
+            },
         ],
         "hours": 0.1,
         "settled_hours": 0.05,

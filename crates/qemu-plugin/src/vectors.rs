@@ -72,13 +72,11 @@ fn tell_message(index: u32, address: u64, moved: u64) {
 }
 
 fn tell_vector(index: u32, address: u64, count: u64, mut moved: u64) {
-    let count = count.min(MOST_PIECES as u64);
-    for at in 0..count {
-        let mut element = [0; ELEMENT];
-        let read = guest::read(address.wrapping_add(at * ELEMENT as u64), &mut element);
-        if moved == 0 || read.is_none() {
-            return;
-        }
+    let mut elements = vec![0; ELEMENT * count.min(MOST_PIECES as u64) as usize];
+    if guest::read(address, &mut elements).is_none() {
+        return;
+    }
+    for element in elements.chunks_exact(ELEMENT) {
         let [start, bytes] = [0, 8].map(|at| word(&element[at..]));
         let taken = bytes.min(moved);
         moved -= taken;
