@@ -66,6 +66,7 @@ EXPERIMENTS = [
     "rival-ecpt",
     "rival-hdc",
     "rival-mthp",
+    "rival-atp-sbfp",
 ]
 
 __all__ = [

@@ -64,11 +64,11 @@ FIGURE = Figure(
     unit="%",
 )
 #: Part of a program that is small.
+SMALL = {"warmup": 50_000, "instructions": 100_000}
 GUPS = {
     "arguments": ["--size", "16MiB", "--updates", "100000", "--no-verify"],
     "function": "update",
-    "warmup": 50_000,
-    "instructions": 100_000,
+    **SMALL,
 }
 #: Sizes at which an experiment takes a second or two.
 TINY = {
@@ -285,6 +285,18 @@ TINY = {
         "parts": {"gups": GUPS},
         "keys": 300,
         "size": "16MiB",
+    },
+    "rival-atp-sbfp": {
+        "memory": "256MiB",
+        "parts": {
+            "bfs": {**SMALL, "arguments": ["--scale", "10", "--roots", "1"], "function": "search"},
+            "neutrons": {
+                **SMALL,
+                "arguments": ["--points", "30", "--lookups", "2000", "--no-verify"],
+                "function": "transport",
+            },
+            "gups": GUPS,
+        },
     },
     "subrelease-redis": {
         "entries": 2000,

@@ -112,6 +112,12 @@ impl Radix {
         None
     }
 
+    /// Returns true if the L2 TLB has a page of an address, which is no use of its entry.
+    #[must_use]
+    pub fn holds(&self, address: VirtAddr, space: SpaceId) -> bool {
+        self.l2.holds(address, space)
+    }
+
     /// Enters a page in the L2 TLB, if it holds its size, and returns what had to go.
     #[inline]
     pub fn fill(&mut self, request: &Request, leaf: Leaf) -> Option<Evicted> {

@@ -575,6 +575,16 @@ impl L2Tlb {
         })
     }
 
+    /// Returns true if it translates an address, which is no use of the entry.
+    pub(crate) fn holds(&self, address: VirtAddr, space: SpaceId) -> bool {
+        PageSize::ALL.into_iter().any(|size| {
+            let kind = Kind::Page(size);
+            let number = number(address, kind);
+            let array = self.holder[size as usize].map(|index| &self.arrays[index].0.sets);
+            array.is_some_and(|sets| sets.peek(number, key(space, number, kind)).is_some())
+        })
+    }
+
     /// Enters a page, if its size is held at all, and returns what had to go.
     #[inline]
     pub(crate) fn insert(

@@ -104,9 +104,23 @@ impl World {
     }
 
     fn read_through(&mut self, page: u64, instruction: u64, port: &mut dyn MemoryPort) -> u64 {
+        self.access_by(page, instruction, Access::Read, port)
+    }
+
+    fn access_by(
+        &mut self,
+        page: u64,
+        instruction: u64,
+        access: Access,
+        port: &mut dyn MemoryPort,
+    ) -> u64 {
         let address = VirtAddr::new(START + page * PAGE_BYTES);
-        let request = Request::new(address, SPACE, Access::Read).by(instruction);
-        if self.mmu.read(request.address, SPACE) != Lookup::Miss {
+        let request = Request::new(address, SPACE, access).by(instruction);
+        let lookup = match access {
+            Access::Write => self.mmu.write(address, SPACE),
+            _ => self.mmu.read(address, SPACE),
+        };
+        if lookup != Lookup::Miss {
             return 0;
         }
         let mut tables = Tables {
@@ -393,4 +407,82 @@ fn a_walk_of_an_open_table_is_nearly_one_read() {
     );
     let cold = World::new("hdc", "huge = { enabled = \"never\" }", false).read_by(PAGES / 2, 0);
     assert_eq!(cold, 7 + 2 + 100);
+}
+
+/// Walks of an instruction's reads of so many pages with TLB prefetching, walks of prefetches, and hits of free entries.
+fn with_prefetches(more: &str, page_of: impl Fn(u64) -> u64) -> [u64; 3] {
+    let more = format!("huge = {{ enabled = \"never\" }}\n{more}");
+    let mut world = World::new("atp-sbfp", &more, false);
+    for step in 0..PAGES {
+        world.read_by(page_of(step) % PAGES, 1);
+    }
+    let walks = world.mmu.translator_counters().walks();
+    let [prefetches, free] =
+        ["prefetch_walks", "free_hits"].map(|of| counter(&world.mmu, &format!("atp_{of}")));
+    [walks, prefetches, free]
+}
+
+/// A number without order for each other one.
+fn mixed(step: u64) -> u64 {
+    let mut mixed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^= mixed >> 29;
+    mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40
+}
+
+#[test]
+fn pages_of_regular_reads_are_prefetched_and_of_random_ones_not() {
+    let [sequential, ..] = with_prefetches("", |step| step);
+    let [strided, ..] = with_prefetches("", |step| step * 41);
+    // Two distances in turns, which one stride does not tell.
+    let [turns, ..] = with_prefetches("", |step| step / 2 * 100 + step % 2 * 37);
+    let [_, prefetched, _] = with_prefetches("", mixed);
+    assert!(sequential < PAGES / 8, "{sequential} walks");
+    assert!(strided < PAGES / 8, "{strided} walks");
+    assert!(turns < PAGES / 8, "{turns} walks");
+    assert!(prefetched < PAGES / 8, "{prefetched} walks of prefetches");
+}
+
+#[test]
+fn free_entries_of_a_line_are_taken_at_distances_that_were_right() {
+    // Lines in no order, of each the first page and another one: strides and distances tell one of seven.
+    let pages = |step: u64| mixed(step / 2) * 8 + step % 2 * (1 + mixed(step) % 7);
+    let [walks, _, free] = with_prefetches("", pages);
+    assert!(free > PAGES * 3 / 8, "{free} free hits");
+    assert!(walks < PAGES * 5 / 8, "{walks} walks");
+    let [without, _, free] = with_prefetches("threshold = 1023", pages);
+    assert!(
+        without > PAGES * 7 / 8 && free == 0,
+        "{without} walks, {free} free hits"
+    );
+}
+
+#[test]
+fn prefetched_translations_are_forgotten_and_let_no_first_store_through() {
+    for forget in [
+        |mmu: &mut Mmu| mmu.flush(),
+        |mmu: &mut Mmu| {
+            let all = VirtRange::with_length(VirtAddr::new(START), PAGES * PAGE_BYTES);
+            mmu.invalidate(SPACE, all);
+        },
+    ] {
+        let mut world = World::new("atp-sbfp", "huge = { enabled = \"never\" }", false);
+        for page in 0..64 {
+            world.read_by(page, 1);
+        }
+        assert!(counter(&world.mmu, "atp_hits") > 40);
+        // Each page has another frame, and was not written.
+        world.table = table(None, START, PAGES, |page| FRAMES + (7 * page + 1) % PAGES);
+        for page in 64..128 {
+            let address = VirtAddr::new(START + page * PAGE_BYTES);
+            world.table.update(address, |leaf| leaf.dirty = false);
+        }
+        forget(&mut world.mmu);
+        let hits = counter(&world.mmu, "atp_hits");
+        for page in 64..128 {
+            world.access_by(page, 1, Access::Write, &mut Recorder::default());
+        }
+        assert_eq!(counter(&world.mmu, "atp_hits"), hits, "stores walk");
+        let address = VirtAddr::new(START + 127 * PAGE_BYTES);
+        assert!(world.table.leaf(address).unwrap().dirty);
+    }
 }

@@ -153,6 +153,8 @@ schemes! {
     ecpt: Ecpt, "ecpt";
     /// An open hashed page table.
     hdc: Hdc, "hdc";
+    /// A queue of prefetched translations.
+    atp_sbfp: AtpSbfp, "atp-sbfp";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }

@@ -137,6 +137,7 @@ pub fn schemes() -> Vec<Tested> {
         ("arm-contiguous", "huge.sizes.1024kB = \"always\""),
         ("thp", "sizes = { 32kB = \"always\", 512kB = \"madvise\" }"),
         ("spot", "least_pages = 1\nconfidence = 0"),
+        ("atp-sbfp", "threshold = 0"),
         ("ecpt", "way = \"4KiB\"\nfull_percent = 10"),
         ("hdc", "size = \"16KiB\"\nhuge.enabled = \"always\""),
         (
