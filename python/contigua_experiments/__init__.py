@@ -67,6 +67,7 @@ EXPERIMENTS = [
     "rival-hdc",
     "rival-mthp",
     "rival-atp-sbfp",
+    "rival-svnapot",
 ]
 
 __all__ = [

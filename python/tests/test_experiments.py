@@ -298,6 +298,17 @@ TINY = {
             "gups": GUPS,
         },
     },
+    "rival-svnapot": {
+        "memory": "256MiB",
+        "cells": {
+            "base": "linux-4k",
+            "64k": "svnapot-64k",
+            "any": "svnapot",
+            "base-full": "linux-4k scattered:0.2",
+            "any-full": "svnapot scattered:0.2",
+        },
+        "parts": {"gups": GUPS},
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

@@ -84,7 +84,7 @@ impl Radix {
         Self::with_groups(hardware, 0)
     }
 
-    /// Empty structures, with L2 TLB entries for aligned groups of two to the power of `group` pages.
+    /// Empty structures, with L2 TLB entries for aligned groups of at most two to the power of `group` pages.
     pub(crate) fn with_groups(hardware: &Hardware<'_>, group: u32) -> Result<Self, Error> {
         Ok(Self {
             l2: L2Tlb::new(&hardware.tlb.l2, group)?,

@@ -192,10 +192,25 @@ const PAGE_MASK: u64 = (1 << PAGE_BITS) - 1;
 const KIND_SHIFT: u32 = PAGE_BITS + u16::BITS;
 
 /// The key under which an entry of a space is kept. Kinds differ in it, so that they can share an
-/// array.
+/// array. A group's size is in the bits of its first page's number that are zero, as Svnapot codes it: the highest of
+/// them is set.
 #[inline]
 const fn key(space: SpaceId, number: u64, kind: Kind) -> u64 {
+    let number = match kind {
+        Kind::Group(pages) => number << pages | 1 << (pages - 1),
+        _ => number,
+    };
     number | (space.0 as u64) << PAGE_BITS | kind.code() << KIND_SHIFT
+}
+
+/// The first address that an entry speaks for.
+#[inline]
+const fn start(key: u64, kind: Kind) -> u64 {
+    let number = key & PAGE_MASK;
+    match kind {
+        Kind::Group(pages) => number >> pages << kind.shift(),
+        _ => number << kind.shift(),
+    }
 }
 
 #[inline]
@@ -216,7 +231,7 @@ const fn set(number: u64, kind: Kind) -> u64 {
 #[derive(Clone, Debug, contigua_state::State)]
 pub(crate) struct Array {
     sets: Sets<Entry>,
-    /// log2 of the pages of a group, where the array holds groups.
+    /// log2 of the pages of the largest group, where the array holds groups.
     #[state(skip)]
     group: u32,
 }
@@ -269,7 +284,7 @@ impl Array {
             _ => PageSize::Size4K,
         };
         Some(Evicted {
-            address: VirtAddr::new((key & PAGE_MASK) << kind.shift()),
+            address: VirtAddr::new(start(key, kind)),
             space: SpaceId((key >> PAGE_BITS) as u16),
             leaf: entry.leaf(size),
             group,
@@ -304,12 +319,11 @@ impl Array {
         let group = self.group;
         self.sets.remove_if(|key, entry| {
             let kind = Self::kind(key, group);
-            let shift = kind.shift();
-            let start = (key & PAGE_MASK) << shift;
+            let start = start(key, kind);
             // A run begins with its first page.
             let bytes = match kind {
-                Kind::Run(_) => u64::from(entry.run.count_ones()) << shift,
-                _ => 1 << shift,
+                Kind::Run(_) => u64::from(entry.run.count_ones()) << kind.shift(),
+                _ => 1 << kind.shift(),
             };
             (key >> PAGE_BITS) as u16 == space.0
                 && start < range.end.get()
@@ -320,7 +334,7 @@ impl Array {
     fn kind(key: u64, group: u32) -> Kind {
         match (key >> KIND_SHIFT) as usize {
             3 => Kind::Bitmap,
-            4 => Kind::Group(group),
+            4 => Kind::Group((key & PAGE_MASK).trailing_zeros() + 1),
             5 => Kind::Run(group),
             size => Kind::Page(PageSize::ALL[size & 3]),
         }
@@ -611,11 +625,9 @@ impl L2Tlb {
         let one_page = range.bytes() <= PAGE_BYTES;
         for (array, _) in &mut self.arrays {
             if one_page {
-                let sizes = PageSize::ALL.map(Kind::Page);
-                for kind in sizes
-                    .into_iter()
-                    .chain([Kind::Bitmap, Kind::Group(array.group)])
-                {
+                let sizes = PageSize::ALL.map(Kind::Page).into_iter();
+                let groups = (1..=array.group).map(Kind::Group);
+                for kind in sizes.chain([Kind::Bitmap]).chain(groups) {
                     array.remove(range.start, space, kind);
                 }
             } else {

@@ -486,3 +486,41 @@ fn prefetched_translations_are_forgotten_and_let_no_first_store_through() {
         assert!(world.table.leaf(address).unwrap().dirty);
     }
 }
+
+/// Share of random reads of 64 MB that walk, where aligned groups of two to the power of `order` pages are contiguous and
+/// no two groups are.
+fn walking_share(name: &str, more: &str, order: u32) -> f64 {
+    const READS: u64 = 20_000;
+    let groups = |page: u64| {
+        let group = (5 * (page >> order) + 3) % (PAGES >> order);
+        FRAMES + (group << order) + page % (1 << order)
+    };
+    let mut world = World::with(name, more, false, groups);
+    (0..PAGES).for_each(|page| {
+        world.read(page);
+    });
+    world.mmu.reset_counters();
+    world.read_at_random(READS);
+    world.mmu.translator_counters().walks() as f64 / READS as f64
+}
+
+#[test]
+fn reach_doubles_with_the_order_of_contiguity() {
+    for order in 0..=9 {
+        let reach = (1536_u64 << order) as f64 / PAGES as f64;
+        let expected = (1.0 - reach).max(0.0);
+        let share = walking_share("svnapot", "", order);
+        assert!(
+            (share - expected).abs() < 0.05,
+            "{share} of reads walk, not {expected}, with runs of 2^{order} pages"
+        );
+        // Shorter runs than the hardware's only size are none.
+        let ratified = "largest_log2 = 4\nall_sizes = false";
+        let share = walking_share("svnapot", ratified, order);
+        let expected = if order < 4 { 0.9 } else { 0.0 };
+        assert!((share - expected).abs() < 0.05, "{share} of reads walk");
+        let small = walking_share("svnapot", "largest_log2 = 2", order);
+        let expected = 1.0 - (1536_u64 << order.min(2)) as f64 / PAGES as f64;
+        assert!((small - expected).abs() < 0.05, "{small} of reads walk");
+    }
+}

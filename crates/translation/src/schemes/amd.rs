@@ -3,13 +3,11 @@
 //! nothing for it. AMD's optimization guides name groups of four pages.
 
 use contigua_paging::{Leaf, MappingPolicy};
-use contigua_units::PAGE_BYTES;
 use serde::{Deserialize, Serialize};
 
-use super::grouped::{Grouped, Rule};
+use super::grouped::{Grouped, Rule, aligned_run};
 use super::thp;
 use super::{BackgroundPass, Scheme};
-use crate::radix::group_of;
 use crate::{Error, Hardware, Request, Tables, Translator};
 
 /// Size of groups.
@@ -53,21 +51,8 @@ impl Scheme for Config {
 struct Neighbors(u32);
 
 impl Rule for Neighbors {
-    fn joins(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> bool {
-        let (start, part) = group_of(request.address, self.0);
-        let pages = 1 << self.0;
-        let Some(first) = leaf.frame.get().checked_sub(part) else {
-            return false;
-        };
-        first % pages == 0
-            && (0..pages).filter(|&other| other != part).all(|other| {
-                tables
-                    .resolve(start + u64::from(other) * PAGE_BYTES)
-                    .is_some_and(|page| {
-                        page.frame.get() == first + other
-                            && (page.writable && page.dirty) == leaf.writable
-                            && page.accessed
-                    })
-            })
+    fn order(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> u32 {
+        let order = aligned_run(request, leaf, self.0, tables);
+        if order == self.0 { order } else { 0 }
     }
 }

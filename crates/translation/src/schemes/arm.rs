@@ -60,10 +60,11 @@ impl Scheme for Config {
 struct Marked;
 
 impl Rule for Marked {
-    fn joins(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> bool {
+    fn order(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> u32 {
         // Frames of a guest's group need not be contiguous in its host.
-        leaf.contiguous
+        let joins = leaf.contiguous
             && leaf.frame.get() % (1 << GROUP) == request.address.page().get() as u32 % (1 << GROUP)
-            && tables.host.is_none()
+            && tables.host.is_none();
+        if joins { GROUP } else { 0 }
     }
 }

@@ -141,6 +141,8 @@ schemes! {
     amd: Amd, "amd-coalescing";
     /// TLB entries for aligned groups that the kernel marks as contiguous.
     arm: Arm, "arm-contiguous";
+    /// Pages of any power of two.
+    svnapot: Svnapot, "svnapot";
     /// A TLB of ranges beside the L2 TLB.
     range: Range, "range";
     /// A TLB of 16 MB in memory.

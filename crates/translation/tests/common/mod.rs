@@ -138,6 +138,8 @@ pub fn schemes() -> Vec<Tested> {
         ("thp", "sizes = { 32kB = \"always\", 512kB = \"madvise\" }"),
         ("spot", "least_pages = 1\nconfidence = 0"),
         ("atp-sbfp", "threshold = 0"),
+        ("svnapot", "largest_log2 = 3"),
+        ("svnapot", "largest_log2 = 4\nall_sizes = false"),
         ("ecpt", "way = \"4KiB\"\nfull_percent = 10"),
         ("hdc", "size = \"16KiB\"\nhuge.enabled = \"always\""),
         (
