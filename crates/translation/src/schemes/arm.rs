@@ -63,7 +63,8 @@ impl Rule for Marked {
     fn order(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> u32 {
         // Frames of a guest's group need not be contiguous in its host.
         let joins = leaf.contiguous
-            && leaf.frame.get() % (1 << GROUP) == request.address.page().get() as u32 % (1 << GROUP)
+            && leaf.frame.get() % (1 << GROUP)
+                == request.address.page().get() as u32 % (1 << GROUP)
             && tables.host.is_none();
         if joins { GROUP } else { 0 }
     }

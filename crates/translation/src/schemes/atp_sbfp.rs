@@ -21,8 +21,8 @@ use contigua_paging::{Leaf, MappingPolicy, SpaceId};
 use contigua_state::{Plain, State};
 use contigua_translation::schemes::thp;
 use contigua_translation::{
-    BackgroundPass, Error, Hardware, MemoryPort, Radix, Request, Scheme, Tables,
-    Translation, Translator, TranslatorCounters, allows, page,
+    BackgroundPass, Error, Hardware, MemoryPort, Radix, Request, Scheme, Tables, Translation,
+    Translator, TranslatorCounters, allows, page,
 };
 use contigua_units::{Cycles, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 use serde::{Deserialize, Serialize};
