@@ -130,6 +130,10 @@ def test_experiments_and_sweeps_are_as_their_schemas_say(tmp_path):
         assert json.loads(point.read_text())["schema"] == schemas.SWEEP
 
 
+#: Sizes of folios.
+FOLIOS = ("16kB", "32kB", "64kB", "128kB", "256kB", "512kB", "1024kB")
+
+
 def test_a_report_of_the_version_before_loads_and_says_the_same():
     text = (DATA / "reports-before-schema.json").read_text()
     results = Results.from_json(text)
@@ -169,6 +173,7 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         report["config"]["design"]["translation"]["thp"] |= {
             "use_zero_page": True,
             "shmem_enabled": "never",
+            "sizes": dict.fromkeys(FOLIOS, "never"),
         }
         report["config"]["design"]["memory"]["costs"]["refault"] = "100us"
         by_cause = ("shrinks_blocked_by_kernel", "shrinks_blocked_by_devices")
@@ -193,6 +198,7 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         shared = ("shmem_bytes", "shmem_huge_bytes", "hugetlb_shared_bytes")
         report["memory"] |= dict.fromkeys(shared, 0)
         report["kernel"]["longest_stall_cycles"] = 0
+        report["kernel"] |= {key: [0] * len(FOLIOS) for key in ("folios", "folio_fallbacks")}
     check("run", reports)
     assert "contiguitas-thp" in str(results)
 
