@@ -75,7 +75,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     lacking = [without(whole[-1], part, keys) for part, keys in inputs["without"].items()]
     places, specs = [], []
     for group in inputs["servers"]:
-        parts = itertools.product(group["without_parts"], lacking)
+        parts = itertools.product(group.get("without_parts", []), lacking)
         nodes = group.get("nodes", 1)
         memory = group["memory"] if nodes == 1 else f"{group['memory']} on {nodes} nodes"
         pairs = [*itertools.product(group["profiles"], whole), *parts]

@@ -116,19 +116,18 @@ TINY = {
                 "without_parts": ["mixed"],
                 "seeds": [1, 2],
             },
-            {"memory": "384MiB", "profiles": ["web"], "without_parts": [], "seeds": [1]},
+            {"memory": "384MiB", "profiles": ["web"], "seeds": [1]},
         ],
         "hours": 0.1,
         "settled_hours": 0.05,
     },
     "contiguitas-large": {
         "servers": [
-            {"memory": "384MiB", "profiles": ["web"], "without_parts": [], "seeds": [1, 2]},
+            {"memory": "384MiB", "profiles": ["web"], "seeds": [1, 2]},
             {
                 "memory": "768MiB",
                 "nodes": 2,
                 "profiles": ["web"],
-                "without_parts": [],
                 "seeds": [1],
             },
         ],

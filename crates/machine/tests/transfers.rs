@@ -12,6 +12,7 @@ const CONTIGUITAS: &str =
     include_str!("../../../python/contigua/data/designs/contiguitas-thp.toml");
 const CONTIGUITAS_4K: &str =
     "description = \"\"\n[translation.thp]\nenabled = \"never\"\n[placement.contiguitas]\n";
+const LINUX_THP: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const LINUX_MADVISE: &str =
     include_str!("../../../python/contigua/data/designs/linux-thp-madvise.toml");
 const DIRECT: &str = include_str!("../../../python/contigua/data/designs/direct-segment.toml");
@@ -272,6 +273,28 @@ fn pages_in_a_pipe_end_with_their_mapping_or_their_program() {
             pipes.unmovable
         );
     }
+}
+
+#[test]
+fn a_huge_page_that_is_split_in_a_pipe_is_let_go_whole() {
+    let mut pipes = Pipes::new(LINUX_THP);
+    let huge = BUFFER + (1 << 21);
+    call(&mut pipes.engine, 9, [0, 1 << 21, 3, 0x22, 0, 0], huge);
+    pieces(&mut pipes.engine, &[(huge, 8192)]);
+    let touched = call(&mut pipes.engine, READV, [3, 0, 1, 0, 0, 0], 8192);
+    assert_eq!(touched.kernel.faults_anonymous_2m, 1);
+    let lent = pipes.lend((huge - BUFFER) / 4096, 1);
+    assert_eq!((lent.frames.pins, pipes.held()), (1, 512));
+    call(
+        &mut pipes.engine,
+        MUNMAP,
+        [huge + (1 << 20), 1 << 20, 0, 0, 0, 0],
+        0,
+    );
+    let read = pipes.read(4096);
+    assert_eq!(read.kernel.huge_page_splits, 1);
+    // The table that maps the small pages.
+    assert_eq!(pipes.held(), 1);
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub mod exclusion;
 pub mod executable;
 pub mod layout;
 pub mod lifeline;
+pub mod pieces;
 pub mod plan;
 pub mod ring;
 pub mod root;

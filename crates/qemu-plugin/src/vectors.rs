@@ -1,6 +1,7 @@
 //! Vectors of system calls (`struct iovec`): which of the program's memory a call moved.
 
-use contigua_program::syscall::{Known, MOST_PIECES};
+use contigua_program::pieces::MOST_PIECES;
+use contigua_program::syscall::Known;
 use contigua_program::wire::{Event, Syscall};
 use contigua_units::{VirtAddr, VirtRange};
 

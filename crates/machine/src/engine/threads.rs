@@ -1,6 +1,7 @@
 //! Which threads run on the cores, and what they ask the kernel for.
 
-use contigua_program::syscall::{Call, Pieces};
+use contigua_program::pieces::Pieces;
+use contigua_program::syscall::Call;
 use contigua_program::wire::{self, ACCESS, Event, ThreadId};
 use contigua_units::Cycles;
 

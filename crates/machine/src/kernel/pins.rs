@@ -16,11 +16,11 @@ use crate::processors::Mmus;
 /// Pages that a pipe has room for (`PIPE_DEF_BUFFERS`, `include/linux/pipe_fs_i.h`).
 const PIPE_PAGES: usize = 16;
 
-/// A page of a program in a pipe.
+/// A page of a program in a pipe: it may be split there.
 #[derive(Clone, Copy, PartialEq, Eq, contigua_state::Plain)]
 struct Lent {
     space: SpaceId,
-    page: VirtAddr,
+    page: VirtRange,
     /// Bytes of it that are left to read.
     bytes: u64,
 }
@@ -80,8 +80,8 @@ impl Kernel {
         while at < range.end {
             let leaf = self.running().table().leaf(at.align_down(PAGE_BYTES));
             let size = leaf.map_or(PAGE_BYTES, |leaf| leaf.size.bytes());
-            let page = at.align_down(size);
-            let end = range.end.min(page + size);
+            let page = VirtRange::with_length(at.align_down(size), size);
+            let end = range.end.min(page.end);
             if let Some(leaf) = leaf {
                 if self.pipe.lent.len() == PIPE_PAGES {
                     self.let_go_of_oldest(&mut moves);
@@ -116,16 +116,16 @@ impl Kernel {
         let Some(lent) = self.pipe.lent.pop_front() else {
             return;
         };
-        let is_same = |other: &Lent| (other.space, other.page) == (lent.space, lent.page);
-        if self.pipe.lent.iter().any(is_same) {
+        let Some(space) = &self.spaces[usize::from(lent.space.0)] else {
             return;
-        }
-        let space = self.spaces[usize::from(lent.space.0)].as_ref();
-        let leaf = space.and_then(|space| space.table().leaf(lent.page));
-        if let Some(leaf) = leaf.filter(|leaf| self.memory.is_pinned(leaf.frame)) {
-            self.memory
-                .unpin(leaf.frame, moves)
-                .expect("a frame that a page maps is allocated");
+        };
+        for (page, leaf) in space.table().pages(lent.page) {
+            let holds = |other: &Lent| other.space == lent.space && other.page.contains(page);
+            if self.memory.is_pinned(leaf.frame) && !self.pipe.lent.iter().any(holds) {
+                self.memory
+                    .unpin(leaf.frame, moves)
+                    .expect("a frame that a page maps is allocated");
+            }
         }
     }
 

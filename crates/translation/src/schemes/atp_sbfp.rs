@@ -9,8 +9,8 @@
 //!
 //! Simplified: walks of prefetches take no time and no bandwidth of memory; they begin where page-walk caches end, and
 //! enter nothing there. Only 4 KB pages that the program has used are prefetched, only for loads and stores, not for
-//! what data prefetchers translate ahead, and not in virtual machines. Hits in the queue train and prefetch as misses do. Sizes are the paper's as an open simulator
-//! (Virtuoso) states them; where a value says so, it was chosen.
+//! what data prefetchers translate ahead, and not in virtual machines. Hits in the queue train and prefetch as misses
+//! do. Sizes are the paper's as an open simulator (Virtuoso) states them; where a value says so, it was chosen.
 
 mod agile;
 
@@ -76,6 +76,7 @@ const DISTANCES: usize = 14;
 const MOST: u32 = 1023;
 /// Bits of a space's number in a key begin here.
 const SPACE_SHIFT: u32 = 47;
+
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
         Ok(Box::new(Atp {
