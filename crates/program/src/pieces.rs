@@ -1,4 +1,4 @@
-//! What the vectors of a system call (`struct iovec`) name of the program's memory.
+//! Memory of the program that the vectors of a system call (`struct iovec`) name.
 
 use contigua_units::VirtRange;
 
