@@ -56,6 +56,9 @@ mutant kv 's/        \*link = old->next;/        (void)0;/' --keys 1000 --operat
 mutant kv 's/    uint64_t items = free_table/    struct item *extra = calloc(1, sizeof *extra); extra->next = table->bucket[0]; table->bucket[0] = extra; &/' --keys 4 --operations 0
 mutant random 's/sum += \*(const volatile/sum += 1 + *(const volatile/' --size 4M --reads 1000
 mutant random 's/= mix64(page);$/= page;/' --size 4M --reads 10000
+# A page has another number; growth is forgotten.
+mutant bloat 's/PAGE) = page + 1;/PAGE) = page;/' --size 4M --reads 1000
+mutant bloat 's/(more + page \* PAGE) = page;/(more + page * PAGE) = 0;/' --size 4M --reads 10 --grow 2M
 mutant sparse 's/= page + 1;/= page;/' --size 4M --stride 7
 # An entry is damaged when it is replaced, or takes the key of another.
 mutant waves 's/            \*entry = make(key, bytes, random);/& (*entry)->word[0]++;/' --entries 500

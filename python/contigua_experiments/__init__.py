@@ -68,6 +68,8 @@ EXPERIMENTS = [
     "rival-mthp",
     "rival-atp-sbfp",
     "rival-svnapot",
+    "rival-ingens",
+    "rival-hawkeye",
 ]
 
 __all__ = [

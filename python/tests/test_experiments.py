@@ -308,6 +308,38 @@ TINY = {
         },
         "parts": {"gups": GUPS},
     },
+    "rival-ingens": {
+        "memory": "256MiB",
+        "holes": {
+            "program": "bloat",
+            "arguments": ["--size", "8MiB", "--reads", "100000"],
+            "designs": ["small", "linux", "conservative", "adaptive"],
+        },
+        "whole": {
+            "program": "bloat",
+            "arguments": ["--size", "8MiB", "--kept", "100", "--reads", "100000"],
+            "designs": ["small", "linux", "conservative"],
+        },
+    },
+    "rival-hawkeye": {
+        "memory": "256MiB",
+        "hot": {
+            "program": "bloat",
+            "arguments": ["--late", "--size", "8MiB", "--kept", "100", "--reads", "100000"],
+            "designs": ["small", "linux-hot", "ingens-hot", "hawkeye-hot"],
+        },
+        "growth": {
+            "program": "bloat",
+            "arguments": ["--size", "8MiB", "--reads", "100000"],
+            "designs": ["small", "linux", "ingens", "kept", "hawkeye"],
+            "pages": 1434,
+        },
+        "touch": {
+            "program": "bloat",
+            "arguments": ["--size", "8MiB", "--kept", "100", "--reads", "1"],
+            "designs": ["linux", "zeroed"],
+        },
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

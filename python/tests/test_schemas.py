@@ -198,6 +198,7 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         shared = ("shmem_bytes", "shmem_huge_bytes", "hugetlb_shared_bytes")
         report["memory"] |= dict.fromkeys(shared, 0)
         report["kernel"]["longest_stall_cycles"] = 0
+        report["kernel"] |= dict.fromkeys(("looks", "prezeroed_pages", "zeros_recovered"), 0)
         report["kernel"] |= {key: [0] * len(FOLIOS) for key in ("folios", "folio_fallbacks")}
     check("run", reports)
     assert "contiguitas-thp" in str(results)

@@ -465,6 +465,15 @@ pub struct KernelReport {
     pub folio_fallbacks: [u64; Orders::COUNT],
     /// 2 MB pages made by the background pass.
     pub huge_page_collapses: u64,
+    /// 4 KB pages that faults mapped and that a thread had zeroed before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prezeroed_pages: u64,
+    /// Looks at accessed bits.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub looks: u64,
+    /// 4 KB pages of zeros in huge pages that were taken back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub zeros_recovered: u64,
     /// 2 MB pages that were split.
     pub huge_page_splits: u64,
     /// Of these, for `munmap`, `brk` and mappings over others.

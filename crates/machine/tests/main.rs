@@ -11,6 +11,7 @@ mod files;
 mod heap;
 mod kernel_work;
 mod ladders;
+mod page_policies;
 mod ranges;
 mod shared_memory;
 mod strings;

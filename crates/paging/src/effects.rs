@@ -33,6 +33,10 @@ pub struct Effects {
     pub zeroed_4k: u64,
     /// 2 MB pages zeroed.
     pub zeroed_2m: u64,
+    /// 4 KB pages that faults mapped and that were zeroed before.
+    pub prezeroed: u64,
+    /// 4 KB pages of zeros in huge pages that were taken back.
+    pub zeros_recovered: u64,
     /// 4 KB pages copied.
     pub copied_4k: u64,
     /// Page-table nodes made.

@@ -4,6 +4,7 @@ use contigua_frames::{Effort, FrameClass, Owner, Request};
 use contigua_units::{Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
+use crate::blanks;
 use crate::effects::{Effects, Fault, FaultKind};
 use crate::memory::Memory;
 use crate::perforated::Perforated;
@@ -161,7 +162,17 @@ impl AddressSpace {
                 FaultKind::File
             }
             _ => {
-                effects.zero(address, frame, size);
+                if memory.take_zeroed(size.frames()) {
+                    effects.prezeroed += u64::from(size.frames());
+                } else {
+                    effects.zero(address, frame, size);
+                }
+                if size == PageSize::Size2M && policy.recovers_zeros() {
+                    self.blanks.insert(address, blanks::ALL);
+                    if write {
+                        self.blanks.fill(address);
+                    }
+                }
                 FaultKind::Anonymous
             }
         };

@@ -4,6 +4,7 @@ use contigua_frames::{Effort, FrameClass};
 use contigua_units::{PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
+use crate::blanks;
 use crate::effects::Effects;
 use crate::holes::Fragmentation;
 use crate::memory::Memory;
@@ -73,6 +74,7 @@ impl AddressSpace {
         } else {
             PageSize::Size4K
         };
+        self.blanks.forget(address);
         *self.resident.of(leaf.size) -= 1;
         *self.resident.of(part) += u64::from(PARTS);
         memory.unshare_huge(leaf.frame, leaf.size);
@@ -135,9 +137,14 @@ impl AddressSpace {
             self.pass_position = address.get() + HUGE;
             let present = self.present_around(address, memory);
             let vma = vma.under(self.disabled);
-            let context = CollapseContext { vma, present };
+            let fragmentation = memory.fragmentation_of_free();
+            let context = CollapseContext {
+                vma,
+                present,
+                fragmentation,
+            };
             if present > 0 && policy.collapse(&context) {
-                self.collapse(address, memory, effects);
+                self.collapse(address, policy, memory, effects);
             }
         }
         false
@@ -154,7 +161,11 @@ impl AddressSpace {
         let vma = vma.under(self.disabled);
         present > 0
             && !self.fragmentation.is_some_and(has_holes)
-            && policy.collapse(&CollapseContext { vma, present })
+            && policy.collapse(&CollapseContext {
+                vma,
+                present,
+                fragmentation: memory.fragmentation_of_free(),
+            })
     }
 
     /// Returns true if `MADV_COLLAPSE` may make a 2 MB page at an address (`vma_thp_disabled`,
@@ -189,7 +200,13 @@ impl AddressSpace {
     }
 
     /// `madvise(MADV_COLLAPSE)`: makes 2 MB pages of a range now, whatever the policy.
-    pub fn collapse_range(&mut self, range: VirtRange, memory: &mut Memory, effects: &mut Effects) {
+    pub fn collapse_range(
+        &mut self,
+        range: VirtRange,
+        policy: &dyn MappingPolicy,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) {
         let mut at = range.start.align_up(HUGE);
         while at.get() + HUGE <= range.end.get() {
             let whole = VirtRange::with_length(at, HUGE);
@@ -197,7 +214,7 @@ impl AddressSpace {
                 range.covers(whole) && vma.kind == VmaKind::Anonymous && !vma.shared
             });
             if fits && self.present_around(at, memory) > 0 {
-                self.collapse(at, memory, effects);
+                self.collapse(at, policy, memory, effects);
             }
             at = at + HUGE;
         }
@@ -229,9 +246,24 @@ impl AddressSpace {
 
     /// Makes one 2 MB page of the small pages around an address. Nothing happens when no block is
     /// free or a page is shared.
-    fn collapse(&mut self, address: VirtAddr, memory: &mut Memory, effects: &mut Effects) {
+    pub(crate) fn collapse(
+        &mut self,
+        address: VirtAddr,
+        policy: &dyn MappingPolicy,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) {
         let range = VirtRange::page_around(address, PageSize::Size2M);
         let parts: Vec<_> = self.table.pages(range).map(|(_, leaf)| leaf).collect();
+        let blanks = policy.recovers_zeros().then(|| {
+            let mut blanks = blanks::ALL;
+            let pages = self.table.pages(range);
+            for (at, _) in pages.filter(|(_, leaf)| !memory.is_zero(*leaf)) {
+                let page = (at - range.start) / PAGE_BYTES;
+                blanks[(page / 64) as usize] &= !(1 << (page % 64));
+            }
+            blanks
+        });
         let movable = parts.iter().all(|part| {
             part.size == PageSize::Size4K
                 && memory.references(part.frame) == 1
@@ -278,6 +310,9 @@ impl AddressSpace {
         let _ = memory.set_owner(frame, Some(owner));
         self.resident.pages_4k -= present;
         self.resident.pages_2m += 1;
+        if let Some(blanks) = blanks {
+            self.blanks.insert(range.start, blanks);
+        }
         effects.collapses += 1;
         effects.copied_4k += present;
         effects.zeroed_4k += u64::from(PARTS) - present;

@@ -7,12 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+mod blanks;
 mod changes;
+mod coverage;
 mod effects;
 mod faults;
 mod folios;
 pub mod holes;
 mod huge;
+mod looks;
 mod memory;
 mod objects;
 mod offsets;
@@ -20,6 +23,7 @@ mod orders;
 mod perforated;
 mod policy;
 mod primary;
+mod recovery;
 mod segment;
 mod shared;
 mod smaps;
@@ -34,7 +38,9 @@ pub use holes::{Filter, Fragmentation, HoleBitmaps, HoleKind, Holes, Pattern};
 pub use memory::Memory;
 pub use objects::{Backing, ObjectId};
 pub use orders::{FolioCounts, Orders};
-pub use policy::{CollapseContext, FaultContext, HoleVerdict, MappingPolicy, SharedContext};
+pub use policy::{
+    CollapseContext, FaultContext, HoleVerdict, MappingPolicy, Promotion, SharedContext,
+};
 pub use primary::{Eligible, PRIMARY_START, Place, Primary};
 pub use segment::Segment;
 pub use shared::SharedMemory;

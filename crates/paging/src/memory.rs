@@ -20,6 +20,8 @@ pub struct Memory {
     pool: Pool,
     sharing: Sharing,
     zeros: Zeros,
+    /// Free frames that were zeroed before anybody asked for them.
+    zeroed: u64,
     pub(crate) objects: Objects,
 }
 
@@ -258,6 +260,21 @@ impl Memory {
         u64::from(small.is_some()) + huge.map_or(0, |_| u64::from(Order::HUGE_2M.frames()))
     }
 
+    /// Zeroes so many more free frames, as far as there are any, for later faults (HawkEye's asynchronous pre-zeroing).
+    /// Which ones is not known: those that need no zeros are taken from the others first.
+    pub fn zero_ahead(&mut self, frames: u64) {
+        self.zeroed = (self.zeroed + frames).min(self.frames.free_frames());
+    }
+
+    /// Takes the zeros of frames that were just allocated, if free memory had as many.
+    pub(crate) fn take_zeroed(&mut self, frames: u32) -> bool {
+        let frames = u64::from(frames);
+        let zeroed = self.zeroed.min(self.frames.free_frames() + frames);
+        let is_zeroed = zeroed >= frames && frames > 0;
+        self.zeroed = if is_zeroed { zeroed - frames } else { zeroed };
+        is_zeroed
+    }
+
     /// Huge pages that are set aside and not in use.
     #[must_use]
     pub fn reserved_huge(&self, size: PageSize) -> u64 {
@@ -276,6 +293,7 @@ impl From<Frames<Boxed>> for Memory {
             pool: Pool::default(),
             sharing: Sharing::default(),
             zeros: Zeros::default(),
+            zeroed: 0,
             objects: Objects::default(),
             frames,
         }

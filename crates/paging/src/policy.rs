@@ -24,6 +24,9 @@ pub struct CollapseContext {
     pub vma: Vma,
     /// 4 KB pages that are mapped in the range, out of 512; at least one is.
     pub present: u32,
+    /// Percentage of free memory that is in no block of 2 MB: the free memory fragmentation index (Gorman and Healy,
+    /// ISMM 2008; Linux's `extfrag_for_order`).
+    pub fragmentation: u64,
 }
 
 /// Inputs of a policy when a page of shared memory is touched for the first time by anybody, and 2 MB
@@ -49,6 +52,21 @@ pub enum HoleVerdict {
     Tolerate,
 }
 
+/// Order in which the background pass makes 2 MB pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Promotion {
+    /// By address, each process as much (Linux).
+    #[default]
+    ByAddress,
+    /// By address, of the process with the largest promotion metric (Ingens). An idle huge page counts as so many.
+    Fair {
+        /// Weight of an idle huge page.
+        idle_tax: f64,
+    },
+    /// By access coverage, of all processes (HawkEye).
+    ByCoverage,
+}
+
 /// Decides which sizes of pages the kernel uses. The mechanism acts on the verdict, and falls back
 /// to 4 KB when there is no memory for a larger page.
 pub trait MappingPolicy: Send {
@@ -63,6 +81,17 @@ pub trait MappingPolicy: Send {
 
     /// Returns true if the background pass should make a 2 MB page of a range.
     fn collapse(&self, context: &CollapseContext) -> bool;
+
+    /// Order in which the background pass makes 2 MB pages.
+    fn promotion(&self) -> Promotion {
+        Promotion::ByAddress
+    }
+
+    /// Returns true if the kernel takes back pages of zeros in huge pages, for which whoever runs the program tells of
+    /// its stores ([`AddressSpace::enter`](crate::AddressSpace::enter)).
+    fn recovers_zeros(&self) -> bool {
+        false
+    }
 
     /// Decides on 2 MB with these holes. A policy that perforates is used with tables that have
     /// shadows.

@@ -10,6 +10,8 @@ use contigua_units::{Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 use rangemap::RangeMap;
 
 use crate::Error;
+use crate::blanks::Blanks;
+use crate::coverage::Coverage;
 use crate::effects::{Effects, Resident};
 use crate::holes::Fragmentation;
 use crate::memory::Memory;
@@ -51,6 +53,10 @@ pub struct AddressSpace {
     pub(crate) lazily_freed: VecDeque<VirtAddr>,
     /// Position of the background pass.
     pub(crate) pass_position: u64,
+    /// Use of its pages, as looks found it.
+    pub(crate) coverage: Coverage,
+    /// Where a policy takes them back: pages of zeros in huge pages.
+    pub(crate) blanks: Blanks,
     /// Position of the background pass that fills holes.
     pub(crate) patch_position: u64,
     /// Perforated pages, by address.
@@ -106,6 +112,8 @@ impl AddressSpace {
             fragmentation: None,
             primary: None,
             offsets: Offsets::default(),
+            coverage: Coverage::default(),
+            blanks: Blanks::default(),
             assumes_mappings: false,
             resident: Resident::default(),
             heap_end: None,
@@ -367,6 +375,9 @@ impl AddressSpace {
         let leaf = self
             .table
             .unmap(address, |node| free_node(node, memory, effects))?;
+        if leaf.size == PageSize::Size2M {
+            self.blanks.forget(address);
+        }
         if !memory.is_zero(leaf) {
             *self.resident.of(leaf.size) -= 1;
             memory.unshare_huge(leaf.frame, leaf.size);

@@ -84,8 +84,12 @@ impl AddressSpace {
                 ..Leaf::new(frame, zeros.size, true)
             };
             self.install(address, leaf, memory, effects)?;
-            effects.zeroed_4k += 1;
-            effects.write(frame, 1, 0);
+            if memory.take_zeroed(1) {
+                effects.prezeroed += 1;
+            } else {
+                effects.zeroed_4k += 1;
+                effects.write(frame, 1, 0);
+            }
             effects.invalidations.push(page);
             let kind = FaultKind::Anonymous;
             return Ok(Fault {

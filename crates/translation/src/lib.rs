@@ -22,7 +22,9 @@ mod walker;
 pub use mmu::{Lookup, MissCounters, Mmu, MmuCounters, SideCounters};
 pub use radix::{Radix, allows, page};
 pub use schemes::thp::ShmemEnabled;
-pub use schemes::{BackgroundPass, PrimaryRegion, ReservedPages, Scheme, SchemeConfig};
+pub use schemes::{
+    BackgroundPass, Look, PrimaryRegion, Recovery, ReservedPages, Scheme, SchemeConfig, Upkeep,
+};
 pub use tlb::{Evicted, L1Config, L2Config, TlbConfig};
 pub use walk_cache::{WalkCache, WalkCacheConfig};
 pub use walker::NestedConfig;

@@ -49,6 +49,13 @@ impl<S: Storage> Frames<S> {
         self.has_free_block_in(self.region_for(MigrateType::Movable), order)
     }
 
+    /// Percentage of the free memory for movable pages that is in no block of 2 MB: the free memory fragmentation index
+    /// (Linux's `extfrag_for_order`).
+    #[must_use]
+    pub fn fragmentation_of_free(&self) -> u64 {
+        self.fragmentation(self.region_for(MigrateType::Movable))
+    }
+
     /// Blocks, free and allocated, in address order: class, first frame, frames.
     pub fn blocks(&self) -> impl Iterator<Item = (FrameClass, Frame, u32)> + '_ {
         let mut at = 0_usize;

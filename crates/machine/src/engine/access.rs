@@ -363,7 +363,7 @@ impl Engine {
         time: Cycles,
     ) -> Result<Translated, Error> {
         let placed = if RELOCATES {
-            self.place_of(address)
+            self.place_of(address, asked.access() == Access::Write)
         } else {
             address
         };
@@ -434,12 +434,12 @@ impl Engine {
         Ok((found.physical, found.latency))
     }
 
-    /// Where the kernel has placed an address of the program.
+    /// Where the kernel has placed an address that the program accesses.
     #[inline]
-    fn place_of(&mut self, address: VirtAddr) -> VirtAddr {
+    fn place_of(&mut self, address: VirtAddr, write: bool) -> VirtAddr {
         let context = &mut self.contexts[self.current];
         if !context.place.range.contains(address) {
-            context.place = self.kernel.place_of(address);
+            context.place = self.kernel.enter(address, write);
         }
         context.place.of(address)
     }

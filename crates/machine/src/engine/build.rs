@@ -104,7 +104,6 @@ impl Engine {
             .map_err(|e| component(e.to_string()))?;
         let kernel = Kernel::new(&config, program.reports_mappings, cancel)?;
         let mut engine = Self {
-            kernel,
             mmus,
             memory,
             timing: Timing::new(sum, windows, Blocks::new(&machine.core)),
@@ -122,7 +121,8 @@ impl Engine {
             attribution: config.profile.is_some().then(|| attribution(&config)),
             executed: Executed::default(),
             classified: ClassifiedMisses::default(),
-            relocates: config.design.translation.primary().is_some(),
+            relocates: kernel.wants_accesses(),
+            kernel,
             digest: Digest::default(),
             blocks: Vec::new(),
             fold: Fold::default(),

@@ -43,6 +43,7 @@ impl Engine {
     pub(crate) fn background_at(&mut self, now: Cycles) {
         let work = self.kernel.background(now, &mut self.mmus);
         self.charge(work);
+        self.forget_places();
         self.interrupt_shootdown_targets();
     }
 

@@ -186,7 +186,9 @@ impl Engine {
         for _ in 0..Self::ATTEMPTS {
             // A fault may have moved what the program means by its address.
             let address = if self.relocates {
-                self.kernel.place_of(address).of(address)
+                self.kernel
+                    .enter(address, access == Access::Write)
+                    .of(address)
             } else {
                 address
             };

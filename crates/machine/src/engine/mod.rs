@@ -197,8 +197,8 @@ pub struct Engine {
     pub(crate) attribution: Option<Box<Attribution>>,
     pub(crate) executed: Executed,
     pub(crate) classified: ClassifiedMisses,
-    /// The design places memory in primary regions: the program's addresses are not those that
-    /// the hardware sees.
+    /// The kernel is told of accesses before they are made: it has placed memory elsewhere than the
+    /// program has it, or follows stores.
     #[state(skip)]
     relocates: bool,
     pub(crate) digest: Digest,
@@ -580,10 +580,20 @@ impl Engine {
         }
         let work: Cycles = self.kernel.background(now, &mut self.mmus);
         self.charge(work);
+        self.forget_places();
         if self.phase == Phase::Skip {
             self.mmus.take_shootdown_targets();
         } else {
             self.interrupt_shootdown_targets();
+        }
+    }
+
+    /// The kernel may have changed what it has to be told of.
+    fn forget_places(&mut self) {
+        if self.relocates {
+            for context in &mut self.contexts {
+                context.place = EMPTY_PLACE;
+            }
         }
     }
 }

@@ -93,6 +93,7 @@ impl Kernel {
                 ..Vma::ANONYMOUS
             },
             present: PageSize::Size2M.frames(),
+            fragmentation: 100,
         };
         let mut work = Cycles::ZERO;
         if !self.policy.collapse(&best) {
@@ -114,8 +115,8 @@ impl Kernel {
                 self.counters.huge_page_collapses,
                 self.counters.huge_page_fallbacks,
             );
-            work += self.change(mmu, |space, memory, effects, _| {
-                space.collapse_range(whole, memory, effects);
+            work += self.change(mmu, |space, memory, effects, policy| {
+                space.collapse_range(whole, policy, memory, effects);
                 Ok(())
             })?;
             self.advice.collapsed += self.counters.huge_page_collapses - made;

@@ -5,6 +5,7 @@ use contigua_paging::{HugeAdvice, SpaceId};
 use contigua_units::{Cycles, Nanoseconds, Order, PageSize, VirtAddr, VirtRange};
 
 use super::Kernel;
+use super::upkeep::Due;
 use crate::processors::Mmus;
 
 impl Kernel {
@@ -16,7 +17,9 @@ impl Kernel {
 
     /// Returns true if [`Kernel::background`] may move or remap pages at this time.
     pub(crate) fn may_move(&self, now: Cycles) -> bool {
-        self.pass.is_some() && now >= self.next_pass || self.memory.may_move(self.age_at(now))
+        self.pass.is_some() && now >= self.next_pass
+            || self.upkeep_is_due(now)
+            || self.memory.may_move(self.age_at(now))
     }
 
     /// Age of the server when its cores' clocks are at a time.
@@ -33,45 +36,49 @@ impl Kernel {
             && now >= self.next_pass
         {
             self.next_pass += Cycles::new(interval.get().max(1));
-            let before = self.current;
-            let living: Vec<SpaceId> = self.processes.iter().flatten().copied().collect();
-            for space in living {
-                self.current = space;
-                work += self.khugepaged(pass.pages, mmu);
-            }
-            self.current = before;
+            work += self.promote(pass.pages, mmu);
         }
-        work
+        work + self.keep_up(now, mmu)
     }
 
     /// One step of the background pass through the current space. Where no 2 MB block is free, it
     /// compacts memory for one (`khugepaged/defrag` is 1), and gives up when that fails.
-    fn khugepaged(&mut self, pages: u64, mmu: &mut Mmus) -> Cycles {
+    pub(super) fn khugepaged(&mut self, pages: u64, mmu: &mut Mmus) -> Cycles {
         let step = u64::from(PageSize::Size2M.frames());
         let mut work = Cycles::ZERO;
         for _ in 0..pages.div_ceil(step) {
-            let wants_block = self.running().pass_wants_block(&*self.policy, &self.memory);
-            if wants_block && !self.memory.has_free_block(Order::HUGE_2M) {
-                // Its scanning is that of a kernel thread, as all in the background.
-                work += self.compact(mmu).0;
-            }
-            let fails = wants_block && !self.memory.has_free_block(Order::HUGE_2M);
-            let mut ends = false;
-            let done = self.change(mmu, |space, memory, effects, policy| {
-                ends = space.background_pass(step, policy, memory, effects);
-                Ok(())
-            });
-            work += done.unwrap_or(Cycles::ZERO);
-            if ends || fails {
+            let (done, goes_on) = self.khugepaged_step(step, mmu);
+            work += done;
+            if !goes_on {
                 break;
             }
         }
         work
     }
 
+    /// Looks at as many pages as a 2 MB page has. The work, and false at the end of the space and where no block can be
+    /// made.
+    pub(super) fn khugepaged_step(&mut self, step: u64, mmu: &mut Mmus) -> (Cycles, bool) {
+        let mut work = Cycles::ZERO;
+        let wants_block = self.running().pass_wants_block(&*self.policy, &self.memory);
+        if wants_block && !self.memory.has_free_block(Order::HUGE_2M) {
+            // Its scanning is that of a kernel thread, as all in the background.
+            work += self.compact(mmu).0;
+        }
+        let fails = wants_block && !self.memory.has_free_block(Order::HUGE_2M);
+        let mut ends = false;
+        let done = self.change(mmu, |space, memory, effects, policy| {
+            ends = space.background_pass(step, policy, memory, effects);
+            Ok(())
+        });
+        work += done.unwrap_or(Cycles::ZERO);
+        (work, !ends && !fails)
+    }
+
     /// Starts the background pass's clock anew, when the core's is.
     pub(crate) fn restart_clock(&mut self) {
         self.next_pass = self.pass.map_or(Cycles::ZERO, |(_, interval)| interval);
+        self.due = Due::at_start(&self.upkeep);
         self.epoch = self.now;
     }
 

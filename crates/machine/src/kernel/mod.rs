@@ -12,6 +12,7 @@ mod relocate;
 mod residency;
 mod sharing;
 mod smaps;
+mod upkeep;
 
 use std::sync::atomic::AtomicBool;
 
@@ -41,6 +42,7 @@ pub(crate) use relocate::Relocation;
 use residency::ResidencyHistory;
 use sharing::Segments;
 use smaps::Smaps;
+use upkeep::{Due, Plan};
 
 /// Work for page-table entries and for the pages behind them.
 fn entry_work(costs: &KernelCosts, effects: &Effects) -> Cycles {
@@ -96,6 +98,9 @@ pub(crate) struct Kernel {
     #[state(skip)]
     pass: Option<(BackgroundPass, Cycles)>,
     next_pass: Cycles,
+    #[state(skip)]
+    upkeep: Plan,
+    due: Due,
     #[state(skip)]
     reports_mappings: bool,
     /// By space number; a number is used again after its process has ended.
@@ -169,6 +174,7 @@ impl Kernel {
         let pass = scheme
             .background()
             .map(|pass| (pass, pass.interval.at(machine.clock)));
+        let upkeep = Plan::new(scheme.upkeep(), machine.clock);
         let mut kernel = Self {
             contiguity_before: memory.contiguity(),
             memory,
@@ -184,6 +190,8 @@ impl Kernel {
             host,
             next_pass: pass.map_or(Cycles::ZERO, |(_, interval)| interval),
             pass,
+            due: Due::at_start(&upkeep),
+            upkeep,
             reports_mappings,
             spaces: Vec::new(),
             program_code: Vec::new(),
@@ -271,6 +279,23 @@ impl Kernel {
     /// Where the kernel has placed an address of the program.
     pub(crate) fn place_of(&self, address: VirtAddr) -> Place {
         self.running().place_of(address)
+    }
+
+    /// Returns true if the engine has to tell of accesses before they are made ([`Kernel::enter`]): memory lies elsewhere
+    /// than the program has it, or zeros in it are taken back.
+    pub(crate) fn wants_accesses(&self) -> bool {
+        self.primary.is_some() || self.upkeep.follows_stores()
+    }
+
+    /// Where the kernel has placed an address that the program accesses next.
+    pub(crate) fn enter(&mut self, address: VirtAddr, write: bool) -> Place {
+        if !self.upkeep.follows_stores() {
+            return self.place_of(address);
+        }
+        let space = self.spaces[usize::from(self.current.0)].as_mut();
+        space
+            .expect("the running thread's process has an address space")
+            .enter(address, write)
     }
 
     /// Says if a primary region holds an address, or would.
@@ -620,11 +645,13 @@ impl Kernel {
         self.counters.folds += effects.folds;
         self.counters.table_lines_moved += effects.lines_moved;
         self.counters.segment_updates += effects.segment_updates;
+        self.counters.prezeroed_pages += effects.prezeroed;
+        self.counters.zeros_recovered += effects.zeros_recovered;
         if self.host.is_none() {
             self.written.extend_from_slice(&effects.written);
         }
         let costs = &self.costs;
-        let work = costs.zero_4k_cycles * effects.zeroed_4k
+        let work = costs.zero_4k_cycles * (effects.zeroed_4k + effects.zeros_recovered)
             + costs.zero_2m_cycles * effects.zeroed_2m
             + costs.copy_4k_cycles * effects.copied_4k
             + costs.page_table_node_cycles * effects.nodes

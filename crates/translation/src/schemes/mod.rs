@@ -22,6 +22,41 @@ pub struct BackgroundPass {
     pub pages: u64,
 }
 
+/// Regular work of the kernel for its mapping half, beside the background pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Upkeep {
+    /// Looks at accessed bits.
+    pub look: Option<Look>,
+    /// Recovery of zeros in huge pages.
+    pub recovery: Option<Recovery>,
+    /// Free 4 KB pages that are zeroed in a second.
+    pub zeroed_per_second: u64,
+}
+
+/// Looks at accessed bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Time from the start of one to that of the next.
+    pub interval: Nanoseconds,
+    /// Time from its start, which clears the bits, to its end, which counts them.
+    pub window: Nanoseconds,
+    /// Weight of the newest count in the averages.
+    pub newest_percent: u32,
+}
+
+/// Recovery of zeros in huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// Time from one check of memory to the next.
+    pub interval: Nanoseconds,
+    /// Memory in use above which it begins, in percent.
+    pub above_percent: u32,
+    /// Memory in use down to which it goes on, in percent.
+    pub until_percent: u32,
+    /// Small pages of a huge one that must hold zeros.
+    pub least_zeros: u32,
+}
+
 /// Huge pages that the kernel sets aside at boot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReservedPages {
@@ -82,6 +117,11 @@ pub trait Scheme: Validate {
     /// The background pass that the mapping half asks for.
     fn background(&self) -> Option<BackgroundPass> {
         None
+    }
+
+    /// Other regular work of the kernel that the mapping half asks for.
+    fn upkeep(&self) -> Upkeep {
+        Upkeep::default()
     }
 
     /// Bits of registers that a hardware thread has for it, beside what [`Translator`] counts.
@@ -155,6 +195,10 @@ schemes! {
     ecpt: Ecpt, "ecpt";
     /// An open hashed page table.
     hdc: Hdc, "hdc";
+    /// Huge pages of ranges that are used, made in the background.
+    ingens: Ingens, "ingens";
+    /// Huge pages of ranges that are accessed most, and recovery of zeros.
+    hawkeye: Hawkeye, "hawkeye";
     /// A queue of prefetched translations.
     atp_sbfp: AtpSbfp, "atp-sbfp";
     /// Ideal translation without latency: the upper bound.

@@ -131,7 +131,7 @@ impl HugePages {
         }
     }
 
-    fn allows(&self, vma: Vma) -> bool {
+    pub(super) fn allows(&self, vma: Vma) -> bool {
         self.enabled.allows(vma)
     }
 }
@@ -280,6 +280,7 @@ mod tests {
             let context = CollapseContext {
                 vma: Vma::ANONYMOUS,
                 present,
+                fragmentation: 0,
             };
             assert_eq!(
                 config.policy().collapse(&context),
