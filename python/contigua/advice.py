@@ -16,10 +16,11 @@ from contigua import _engine
 from contigua.allocators import LIBRARY as MALLOC
 from contigua.attribution import ProfileError
 from contigua.mapped import MOST_CALLERS, Call, build_id_of
+from contigua.settings import Tried, fresh_values
 from contigua.sizes import size_text
 
 #: The version of the file's form.
-VERSION = 1
+VERSION = 2
 #: The library that ``contigua-node apply`` preloads, and its variable.
 LIBRARY, RULES = "libcontigua_apply.so", "CONTIGUA_APPLY"
 #: Where glibc reads its settings.
@@ -121,6 +122,8 @@ class Item:
         A run with the change was compared with the run without; otherwise it is an estimate.
     memory_bytes
         Memory that it costs at the peak; unknown for estimates.
+    fresh
+        Saving on fresh memory and half of its interval, where the server's is not.
     """
 
     change: Change
@@ -128,6 +131,7 @@ class Item:
     half_width: float = 0.0
     is_run: bool = False
     memory_bytes: int | None = None
+    fresh: tuple[float, float] | None = None
 
     def values(self) -> dict[str, Any]:
         """Return what the file has of it."""
@@ -138,6 +142,7 @@ class Item:
             "action": self.change.action,
             "saving": self.saving,
             "half_width": self.half_width,
+            **fresh_values(self.fresh),
             "rests_on": "run" if self.is_run else "estimate",
             **memory,
             "by_hand": self.change.by_hand,
@@ -177,6 +182,8 @@ class Advice:
         What to change, the largest saving first.
     rejected
         What does not help.
+    settings
+        Settings of the whole server that help, the largest saving first.
     saving, half_width
         Saving of all items together, and half of its interval; ``None`` where that was not run.
     """
@@ -188,6 +195,7 @@ class Advice:
     cycles: int
     items: tuple[Item, ...]
     rejected: tuple[Rejected, ...]
+    settings: tuple[Tried, ...] = ()
     saving: float | None = None
     half_width: float = 0.0
 
@@ -210,6 +218,7 @@ class Advice:
                 "half_width": self.half_width,
             },
             "advice": [item.values() for item in self.items],
+            "server": [tried.values() for tried in self.settings],
             "rejected": [{"name": one.name, "why": one.why} for one in self.rejected],
         }
         return tomli_w.dumps(values)

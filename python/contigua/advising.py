@@ -21,6 +21,7 @@ from contigua.reporting.words import percent
 from contigua.reports import Report
 from contigua.runner import run
 from contigua.sampling import matched
+from contigua.settings import SETTINGS, Setting, Tried
 from contigua.sizes import size_text
 
 #: Designs of a profile for advice: the program as it is, where huge pages are for who asks for
@@ -28,6 +29,8 @@ from contigua.sizes import size_text
 DESIGNS = ("linux-thp-madvise", "linux-thp")
 #: Candidates that are run, by default.
 RUNS = 4
+#: The age of memory of which nothing was ever allocated.
+FRESH = "fresh"
 #: Where Linux says who gets huge pages.
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -56,11 +59,17 @@ class Advised:
             cost = "" if item.memory_bytes is None else f", memory {_signed(item.memory_bytes)}"
             saving = percent(item.saving, item.half_width)
             change = item.change
-            found.append(f"Saves {saving}{basis}{cost}: {change.name}: {change.by_hand}.")
+            what = f"{saving}{basis}{_on_fresh(item)}{cost}"
+            found.append(f"Saves {what}: {change.name}: {change.by_hand}.")
         if not found:
             found.append("No change of page sizes helps.")
         elif advice.saving is not None and len(advice.items) > 1:
             found.append(f"All together save {percent(advice.saving, advice.half_width)}.")
+        for tried in advice.settings:
+            saving = percent(tried.saving, tried.half_width)
+            what = f"{saving}{_on_fresh(tried)}, memory {_signed(tried.memory_bytes)}"
+            setting = tried.setting
+            found.append(f"On the server, {setting.name} save {what}: {setting.by_hand}.")
         return found + [f"Does not help: {one.name}: {one.why}." for one in advice.rejected]
 
 
@@ -70,6 +79,7 @@ def advise(
     designs: Sequence[str | Preset] = DESIGNS,
     options: RunOptions | None = None,
     runs: int = RUNS,
+    settings: Sequence[Setting] = SETTINGS,
     progress: Progress | None = None,
 ) -> Advised:
     """Profile a program, and try the changes that may help it.
@@ -85,6 +95,8 @@ def advise(
         Options of the runs.
     runs
         Candidates that are run, the most promising first; other advice rests on an estimate.
+    settings
+        Settings of the whole server that are tried.
     progress
         Is told how far a run is.
 
@@ -106,6 +118,7 @@ def advise(
     trials = _Trials(command, candidates.program, designs[0], options, profiled.results[0])
     items, refused = trials.judge(candidates.promising, runs, progress)
     saving, half_width = trials.together(items, candidates.promising, progress)
+    helpful, unhelpful = trials.settings(settings, progress) if settings else ([], [])
     advice = Advice(
         program=candidates.program,
         command=tuple(command),
@@ -113,7 +126,8 @@ def advise(
         machine=base.machine,
         cycles=base.cycles,
         items=tuple(items),
-        rejected=(*refused, *candidates.rejected),
+        rejected=(*refused, *unhelpful, *candidates.rejected),
+        settings=tuple(helpful),
         saving=saving,
         half_width=half_width,
     )
@@ -147,6 +161,7 @@ class _Trials:
     ) -> None:
         self.command, self.program, self.design = command, program, design
         self.options, self.base = options, base
+        self.is_used = str(options.age) != FRESH
         #: By which share of the cycles two executions of the program as it is differ. One that
         #: draws random numbers, as Perl does for its tables, is never the same twice.
         self.repeated = 0.0
@@ -175,7 +190,7 @@ class _Trials:
         change, estimate = candidate.change, candidate.estimate
         word = "saves" if tried.saving >= 0 else "costs"
         why = f"{change.action}: a run with it {word} "
-        why += percent(abs(tried.saving), tried.half_width)
+        why += percent(abs(tried.saving), tried.half_width) + _on_fresh(tried)
         if estimate is not None:
             is_mapping = change.action == "huge-pages"
             part = "huge pages everywhere save" if is_mapping else "translation and faults cost"
@@ -198,9 +213,47 @@ class _Trials:
             return None, 0.0
         chosen = [candidate for candidate in candidates if candidate.change in changes]
         if all(candidate.advised for candidate in chosen):
-            base, found = self._inside([chosen], progress)
+            base, found = self._inside(self.options, [chosen], progress)
             return _saving(base, found)
-        return self._outside(chosen, progress)[1]
+        return self._outside(self.options, self.base, chosen, progress)[1]
+
+    def settings(
+        self, settings: Sequence[Setting], progress: Progress | None
+    ) -> tuple[list[Tried], list[Rejected]]:
+        """Run the program on servers with other settings, all on one execution."""
+        found = self._settings(settings, self.options, progress)
+        if self.is_used:
+            fresh = self._settings(settings, replace(self.options, age=FRESH), progress)
+            found = [
+                (replace(tried, fresh=(other.saving, other.half_width)), because)
+                for (tried, because), (other, _) in zip(found, fresh, strict=True)
+            ]
+        helps, refused = [], []
+        for tried, because in found:
+            if tried.saving >= LEAST and tried.saving > tried.half_width:
+                helps.append(tried)
+                continue
+            word = "save" if tried.saving >= 0 else "cost"
+            saving = percent(abs(tried.saving), tried.half_width) + _on_fresh(tried)
+            why = f"they {word} {saving}: {because}, memory {_signed(tried.memory_bytes)}"
+            refused.append(Rejected(tried.setting.name, why))
+        return sorted(helps, key=lambda tried: -tried.saving), refused
+
+    def _settings(
+        self, settings: Sequence[Setting], options: RunOptions, progress: Progress | None
+    ) -> list[tuple[Tried, str]]:
+        """Return each setting with what becomes of page walks and page faults."""
+        design = design_presets.get(self.design)
+        designs = [design, *(setting.of(design) for setting in settings)]
+        results = run(self.command, designs=designs, options=options, progress=progress)
+        base, *reports = results.reports
+        return [
+            (
+                Tried(setting, *_saving(base, found), _peak(found) - _peak(base)),
+                _instead(base, found),
+            )
+            for setting, found in zip(settings, reports, strict=True)
+        ]
 
     def tried(
         self, candidates: Sequence[Candidate], progress: Progress | None
@@ -210,43 +263,86 @@ class _Trials:
         Changes that do no more than give memory huge pages are tried on one execution, beside the
         program as it is: no chance of the program's parts them. Others are executions of their own.
         """
-        found = []
-        inside = [one for one in candidates if one.advised]
-        if candidates:
-            base, *reports = self._inside([[one] for one in inside], progress)
-            self.repeated = abs(_saving(self.base, base)[0])
-            found = [
-                (candidate, _item(candidate, base, report, _saving(base, report)))
-                for candidate, report in zip(inside, reports, strict=True)
+        if not candidates:
+            return []
+        items = self._tried(self.options, candidates, progress)
+        if self.is_used:
+            options = replace(self.options, age=FRESH)
+            fresh = self._tried(options, candidates, progress)
+            items = [
+                replace(item, fresh=(other.saving, other.half_width))
+                for item, other in zip(items, fresh, strict=True)
             ]
+        return list(zip(candidates, items, strict=True))
+
+    def _tried(
+        self, options: RunOptions, candidates: Sequence[Candidate], progress: Progress | None
+    ) -> list[Item]:
+        sets = [[one] for one in candidates if one.advised]
+        base, *reports = self._inside(options, sets, progress)
+        if options is self.options:
+            self.repeated = abs(_saving(self.base, base)[0])
+        inside = iter(reports)
+        found = []
         for candidate in candidates:
-            if not candidate.advised:
-                report, saving = self._outside([candidate], progress)
-                found.append((candidate, _item(candidate, self.base, report, saving)))
+            if candidate.advised:
+                report = next(inside)
+                saving = _saving(base, report)
+            else:
+                report, saving = self._outside(options, base, [candidate], progress)
+            found.append(_item(candidate, base, report, saving))
         return found
 
     def _inside(
-        self, sets: Sequence[Sequence[Candidate]], progress: Progress | None
+        self,
+        options: RunOptions,
+        sets: Sequence[Sequence[Candidate]],
+        progress: Progress | None,
     ) -> Sequence[Report]:
         """Run the program as it is, and with each of some sets of changes, on one execution."""
         advised = [tuple(memory for one in changes for memory in one.advised) for changes in sets]
-        options = replace(self.options, advised=((), *advised))
+        options = replace(options, advised=((), *advised))
         return run(self.command, designs=[self.design], options=options, progress=progress).reports
 
     def _outside(
-        self, candidates: Sequence[Candidate], progress: Progress | None
+        self,
+        options: RunOptions,
+        base: Report,
+        candidates: Sequence[Candidate],
+        progress: Progress | None,
     ) -> tuple[Report, tuple[float, float]]:
         """Run the program with changes as an execution of its own."""
         changes = [candidate.change for candidate in candidates]
-        options = with_changes(self.options, self.program, changes)
+        options = with_changes(options, self.program, changes)
         found = run(self.command, designs=[self.design], options=options, progress=progress)[0]
-        saving, half_width = _saving(self.base, found)
+        saving, half_width = _saving(base, found)
         return found, (saving, max(half_width, self.repeated))
 
 
 def _item(candidate: Candidate, base: Report, found: Report, saving: tuple[float, float]) -> Item:
     memory = _peak(found) - _peak(base)
     return Item(candidate.change, *saving, is_run=True, memory_bytes=memory)
+
+
+def _on_fresh(item: Item | Tried) -> str:
+    return "" if item.fresh is None else f" ({percent(*item.fresh)} on fresh memory)"
+
+
+def _instead(base: Report, found: Report) -> str:
+    """Say what becomes of page walks and page faults."""
+    parts = []
+    before, after = base.summary(), found.summary()
+    for name, keys in {
+        "page walks": ("walks_4k", "walks_2m"),
+        "page faults": ("page_faults",),
+    }.items():
+        was, now = (sum(values[key] for key in keys) for values in (before, after))
+        change = now / max(was, 1) - 1
+        if abs(change) < LEAST:
+            parts.append(f"as many {name}")
+        else:
+            parts.append(f"{percent(abs(change))} {'more' if change > 0 else 'fewer'} {name}")
+    return ", ".join(parts)
 
 
 def _saving(base: Report, found: Report) -> tuple[float, float]:

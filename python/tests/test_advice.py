@@ -8,6 +8,7 @@ import re
 import subprocess
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from test_schemas import strict
 from conftest import ROOT
 from contigua import RunOptions, advising
 from contigua.advice import LIBRARY, RULES, Change, Item, Rule, rules_of
-from contigua.advising import Advised, advise, with_changes
+from contigua.advising import Advised, with_changes
 from contigua.allocators import find_library
 from contigua.attribution import ProfileError
 from contigua.results import Results
 from contigua.runner import run
 from contigua.sampling import Sampling
+from contigua.settings import SETTINGS
 
 OPTIONS = RunOptions(memory="2GiB", detail="additive")
 NODES = [ROOT / "target" / profile / "contigua-node" for profile in ("debug", "release")]
@@ -38,9 +40,13 @@ needs_node = pytest.mark.skipif(
 )
 
 
+#: Settings of the server are tried where a test is about them.
+advise = partial(advising.advise, settings=())
+
+
 @pytest.fixture(scope="module")
 def mappings() -> Advised:
-    return advise([CULPRITS, "mappings"], options=OPTIONS)
+    return advise([CULPRITS, "mappings"], options=OPTIONS, settings=SETTINGS)
 
 
 def test_of_two_mappings_of_one_size_the_random_one_is_advised(mappings: Advised) -> None:
@@ -77,6 +83,46 @@ def test_the_predicted_saving_is_the_difference_of_two_complete_runs(mappings: A
     assert after.values["memory"]["resident_2m_bytes"] == 64 << 20
     assert before.values["memory"]["resident_2m_bytes"] == 0
     assert item.memory_bytes is not None and abs(item.memory_bytes) < 1 << 20
+
+
+def test_settings_of_the_server_are_designs_on_one_execution(mappings: Advised) -> None:
+    found = {tried.setting.name: tried for tried in mappings.advice.settings}
+    # The profile's second design has huge pages everywhere, too.
+    before, everywhere = (report.values for report in mappings.profiled.results)
+    saved = 1 - everywhere["time"]["cycles"] / before["time"]["cycles"]
+    thp = found["huge pages for all programs"]
+    assert thp.saving == pytest.approx(saved, abs=1e-3)
+    assert thp.memory_bytes == pytest.approx(
+        sum(
+            sign * values["memory"][f"resident_{size}_bytes"]
+            for sign, values in ((1, everywhere), (-1, before))
+            for size in ("4k", "2m", "1g")
+        ),
+        abs=1 << 20,
+    )
+    # 2 GB have no room for a 1 GB page beside the kernel's; one of 2 MB has the reach of THP.
+    assert found["HugeTLB pages of 2 MB for all of its private memory"].saving > 0.1
+    # This processor's TLBs have no entries of 64 KB: what folios save are faults.
+    text = "\n".join(mappings.sentences())
+    assert "On the server, huge pages for all programs save" in text, text
+
+
+def test_on_used_memory_the_savings_of_fresh_memory_are_told(mappings: Advised) -> None:
+    (fresh,) = mappings.advice.items
+    assert fresh.fresh is None
+    # One block of 2 MB in sixty is whole: half of what the table needs.
+    options = replace(OPTIONS, age="scattered:0.8")
+    advised = advise([CULPRITS, "mappings"], options=options, settings=SETTINGS[:1])
+    (item,) = advised.advice.items
+    assert item.fresh is not None and item.fresh[0] > item.saving > 0
+    assert item.fresh[0] == pytest.approx(fresh.saving, abs=1e-2)
+    assert "on fresh memory" in advised.sentences()[0]
+    # Compaction that finds nothing takes what the others save.
+    why = {one.name: one.why for one in advised.advice.rejected}
+    assert "on fresh memory" in why["huge pages for all programs"]
+    form = json.loads((ROOT / "docs" / "reference" / "node-advice.schema.json").read_text())
+    values = tomllib.loads(advised.advice.to_toml())
+    jsonschema.Draft202012Validator(strict(form)).validate(values)
 
 
 def test_a_missing_library_is_told_before_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ fn build_id(program: &Path) -> String {
 /// An advice for a program: one mapping of 8 MB, of the given order.
 fn advice(program: &Path, order: u32) -> String {
     format!(
-        "version = 1\n[program]\npath = '{}'\nbuild_id = {:?}\ncommand = []\n\
+        "version = 2\n[program]\npath = '{}'\nbuild_id = {:?}\ncommand = []\n\
          [basis]\ncontigua = '0'\ndesign = 'd'\nmachine = 'm'\ncycles = 1\nsaving = 0.2\n\
          [[advice]]\nname = 'the table'\naction = 'huge-pages'\nsaving = 0.2\nhalf_width = 0.0\n\
          rests_on = 'run'\nby_hand = ''\n[advice.mapping]\nbytes = {}\norder = {order}\nof = 2\n",
@@ -231,7 +231,7 @@ fn an_advice_for_another_program_or_damaged_changes_nothing() {
     let other = advice(&programs().path("anonymous"), 1);
     for (text, said) in [
         (
-            good.replacen("version = 1", "version = 2", 1),
+            good.replacen("version = 2", "version = 3", 1),
             "update contigua-node",
         ),
         (other, "profile it again"),
@@ -338,7 +338,7 @@ fn what_does_not_pay_is_withdrawn() {
     let options = [
         "--verify",
         "--pairs",
-        "3",
+        "6",
         "--save",
         saved.to_str().unwrap(),
     ];
@@ -347,18 +347,18 @@ fn what_does_not_pay_is_withdrawn() {
         errors.contains("the table: the program made no such mapping"),
         "{errors}"
     );
-    assert!(out.contains("3 pairs: "), "{out}");
+    assert!(out.contains("6 pairs: "), "{out}");
     let text = fs::read_to_string(&saved).unwrap();
     if code == 1 {
         assert!(out.contains("withdrawn: the table"), "{out}");
         assert!(
-            text.contains("withdrawn = \"--verify: 3 pairs save"),
+            text.contains("withdrawn = \"--verify: 6 pairs save"),
             "{text}"
         );
         let (_, errors, code) = apply(&["--verify"], &text, "mapped", &["two"]);
         assert!(errors.contains("nothing to apply") && code == 1, "{errors}");
     } else {
-        // Three pairs may be lucky.
+        // Six pairs may be lucky.
         assert!(out.contains("holds: the table"), "{out}");
     }
 }

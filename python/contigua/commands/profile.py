@@ -37,6 +37,7 @@ from contigua.profile_text import cost_rows, markdown_of
 from contigua.profiling import profile
 from contigua.progress import RunLine
 from contigua.sampling import Sampling
+from contigua.settings import SETTINGS
 from contigua.terminal import Table, show
 
 shown_options = with_options(
@@ -118,6 +119,14 @@ shown_options = with_options(
         help="With --advice: run the program with each of the N most promising changes.",
     ),
     click.option(
+        "--settings/--no-settings",
+        "with_settings",
+        default=True,
+        show_default=True,
+        help="With --advice: also run the program under settings of the whole server, such as huge "
+        "pages for all programs.",
+    ),
+    click.option(
         "--save",
         type=click.Path(path_type=Path),
         help="Keep the profile as JSON, a file for each design (`contigua.Attribution.read`).",
@@ -150,6 +159,7 @@ def profile_command(
     against: Path | None,
     advice_file: Path | None,
     what_if: int,
+    with_settings: bool,
     malloc_clock: int,
     settings: tuple[tuple[str, Any], ...],
     **options: Any,  # noqa: ANN401 - passed on to RunOptions
@@ -188,7 +198,12 @@ def profile_command(
         profiled = profile(list(program), designs=designs, options=run_options, progress=progress)
     else:
         advised = advise(
-            list(program), designs=designs, options=run_options, runs=what_if, progress=progress
+            list(program),
+            designs=designs,
+            options=run_options,
+            runs=what_if,
+            settings=SETTINGS if with_settings else (),
+            progress=progress,
         )
         profiled = advised.profiled
     progress.clear()

@@ -9,7 +9,7 @@ use contigua_units::PAGE_BYTES;
 use serde::{Deserialize, Serialize};
 
 /// The version of the file; it grows when a key goes, comes or changes its meaning.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Rules, objects and callers of a rule that the library has room for.
 const MAX_RULES: usize = 64;
 const MAX_OBJECTS: usize = 16;
@@ -31,6 +31,9 @@ pub struct Advice {
     /// The changes, the largest saving first.
     #[serde(default, rename = "advice")]
     pub items: Vec<Item>,
+    /// Settings of the whole server that help, the largest saving first; nothing here applies them.
+    #[serde(default)]
+    pub server: Vec<Setting>,
     /// Memory and changes that do not help.
     #[serde(default)]
     pub rejected: Vec<Rejected>,
@@ -98,6 +101,12 @@ pub struct Item {
     pub saving: f64,
     /// Half of its 95 % interval; 0 for complete runs.
     pub half_width: f64,
+    /// Saving on fresh memory, where the server's was used before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fresh_saving: Option<f64>,
+    /// Half of its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fresh_half_width: Option<f64>,
     /// Basis of the saving.
     pub rests_on: RestsOn,
     /// Memory that it costs at the peak, in bytes; unknown for estimates.
@@ -153,6 +162,29 @@ pub struct Caller {
     pub file: String,
     /// Function and line, where they are known.
     pub function: String,
+}
+
+/// A setting of the whole server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Setting {
+    /// Name of the setting.
+    pub name: String,
+    /// Saving of a run of the program with it, as a share of the cycles.
+    pub saving: f64,
+    /// Half of its 95 % interval; 0 for complete runs.
+    pub half_width: f64,
+    /// Saving on fresh memory, where the server's was used before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fresh_saving: Option<f64>,
+    /// Half of its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fresh_half_width: Option<f64>,
+    /// Memory that it costs the program at the peak, in bytes.
+    pub memory_bytes: i64,
+    /// How an operator sets it.
+    pub by_hand: String,
 }
 
 /// Something that does not help.
@@ -360,7 +392,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = r#"
-        version = 1
+        version = 2
         [program]
         path = "/bin/program"
         build_id = "abcd"
@@ -399,6 +431,12 @@ mod tests {
         half_width = 0.01
         rests_on = "run"
         by_hand = "-"
+        [[server]]
+        name = "huge pages for all programs"
+        saving = 0.1
+        half_width = 0.0
+        memory_bytes = 4096
+        by_hand = "echo always"
     "#;
 
     #[test]
@@ -428,10 +466,10 @@ mod tests {
     #[test]
     fn errors_name_key_and_value() {
         for (from, to, said) in [
-            ("version = 1", "version = 2", "update contigua-node"),
-            ("version = 1", "version = 0", "profile again"),
-            ("version = 1", "", "no version"),
-            ("version = 1", "version = ", "TOML"),
+            ("version = 2", "version = 3", "update contigua-node"),
+            ("version = 2", "version = 1", "profile again"),
+            ("version = 2", "", "no version"),
+            ("version = 2", "version = ", "TOML"),
             ("67108864", "67108865", "67108865"),
             ("67108864", "0", "multiple"),
             ("order = 1", "order = 3", "from 0 to"),

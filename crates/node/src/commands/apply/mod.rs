@@ -2,6 +2,7 @@
 
 mod advice;
 mod program;
+mod saving;
 mod start;
 mod verify;
 
@@ -37,7 +38,7 @@ pub struct Arguments {
     verify: bool,
 
     /// Pairs of runs for --verify
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(3..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(i64::from(saving::LEAST_PAIRS)..=1000))]
     pairs: u32,
 
     /// With --verify: write the advice, with what did not help marked as withdrawn

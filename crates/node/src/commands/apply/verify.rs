@@ -1,58 +1,18 @@
 //! Verification of an advice: a program with and without it, in turns.
 
+use std::io::{IsTerminal, Write};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use perf_event::events::Software;
 use perf_event::{Builder, Counter};
 
 use super::advice::Advice;
+use super::saving::Saving;
 use super::start::{Changes, Outcome, ReportFile, spawn};
 use super::{Arguments, Item, Libraries, changes, command, rules, save};
 use crate::output::print;
-
-/// Two-sided 95 % quantiles of Student's t distribution, by degrees of freedom from 1 on (any table of it); the
-/// last one is for more.
-const T95: [f64; 31] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042, 2.042,
-];
-
-/// Mean of a share, and half of its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Saving {
-    mean: f64,
-    half_width: f64,
-}
-
-impl Saving {
-    /// From savings of pairs, of which there are two at least.
-    fn of(pairs: &[f64]) -> Self {
-        let count = pairs.len() as f64;
-        let mean = pairs.iter().sum::<f64>() / count;
-        let squares: f64 = pairs.iter().map(|value| (value - mean).powi(2)).sum();
-        let error = (squares / (count - 1.0) / count).sqrt();
-        let freedom = (pairs.len() - 1).clamp(1, T95.len());
-        Self {
-            mean,
-            half_width: T95[freedom - 1] * error,
-        }
-    }
-
-    /// The interval is above 0.
-    fn holds(self) -> bool {
-        self.mean > self.half_width
-    }
-
-    fn words(self) -> String {
-        format!(
-            "{:.1} % ± {:.1}",
-            100.0 * self.mean,
-            100.0 * self.half_width
-        )
-    }
-}
 
 /// Measures, prints, and writes what holds.
 ///
@@ -69,14 +29,15 @@ pub fn run(
     if chosen.is_empty() {
         bail!("the advice has nothing to apply");
     }
-    let mut clock = Clock::open()?;
-    let whole = measure(arguments, advice, None, libraries, &mut clock)?;
-    let expected = advice.basis.saving.map(|mean| Saving {
-        mean,
-        half_width: advice.basis.half_width,
-    });
-    let expected = expected.map_or(String::new(), |saving| {
-        format!(" (expected: {})", saving.words())
+    // All changes together, then each alone, where there are several.
+    let mut trials = vec![None];
+    if chosen.len() > 1 {
+        trials.extend(chosen.iter().copied().map(Some));
+    }
+    let savings = measure(arguments, advice, &trials, libraries)?;
+    let whole = savings[0];
+    let expected = advice.basis.saving.map_or(String::new(), |saving| {
+        format!(" (expected: {})", words(saving, advice.basis.half_width))
     });
     let verdict = if whole.holds() {
         "the advice holds"
@@ -92,17 +53,11 @@ pub fn run(
         )
     })?;
     let mut all_hold = whole.holds();
-    for index in chosen.iter().copied() {
-        let alone = match chosen.len() {
-            1 => whole,
-            _ => measure(arguments, advice, Some(index), libraries, &mut clock)?,
-        };
+    // Of one change, all together are it.
+    let alone = &savings[savings.len() - chosen.len()..];
+    for (index, alone) in chosen.into_iter().zip(alone) {
         let item = &mut advice.items[index];
-        let expected = Saving {
-            mean: item.saving,
-            half_width: item.half_width,
-        };
-        let (said, expected) = (alone.words(), expected.words());
+        let (said, expected) = (alone.words(), words(item.saving, item.half_width));
         let holds = alone.holds();
         if !holds {
             all_hold = false;
@@ -122,36 +77,67 @@ pub fn run(
     })
 }
 
+fn words(mean: f64, half_width: f64) -> String {
+    format!("{:.1} % ± {:.1}", 100.0 * mean, 100.0 * half_width)
+}
+
+/// Runs the program as it is and with each of some changes, in rounds; what each saves of the round's first kind.
+///
+/// Rounds begin with another one each time: whatever the computer does meanwhile, it does to all of them.
 fn measure(
     arguments: &Arguments,
     advice: &Advice,
-    only: Option<usize>,
+    trials: &[Option<usize>],
     libraries: &Libraries<'_>,
-    clock: &mut Clock,
-) -> anyhow::Result<Saving> {
-    let changes = changes(advice, only, libraries)?;
-    let items: Vec<&Item> = advice.chosen(only).collect();
-    let names: Vec<&str> = rules(&items).map(|item| item.name.as_str()).collect();
-    let nothing = Changes::default();
-    // The first runs read files from the disk.
-    let outcome = one(arguments, &changes, clock)?.1;
-    if let Some(outcome) = outcome {
-        outcome.complain(&names);
+) -> anyhow::Result<Vec<Saving>> {
+    let mut clock = Clock::open()?;
+    let mut kinds = vec![Changes::default()];
+    for &only in trials {
+        kinds.push(changes(advice, only, libraries)?);
     }
-    let pairs = (0..arguments.pairs).map(|pair| {
-        let mut times = [0.0; 2];
-        let order = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
-        for with in order {
-            let changes = if with == 1 { &changes } else { &nothing };
-            times[with] = one(arguments, changes, clock)?.0;
+    let (start, rounds) = (Instant::now(), arguments.pairs as usize);
+    // The first runs read files from the disk.
+    for (kind, &only) in kinds[1..].iter().zip(trials) {
+        let items: Vec<&Item> = advice.chosen(only).collect();
+        let names: Vec<&str> = rules(&items).map(|item| item.name.as_str()).collect();
+        let outcome = one(arguments, kind, &mut clock)?.1;
+        if let (Some(outcome), None) = (outcome, only) {
+            outcome.complain(&names);
+        }
+    }
+    let mut savings = vec![Vec::with_capacity(rounds); trials.len()];
+    let mut times = vec![0.0; kinds.len()];
+    for round in 0..rounds {
+        tell(round, rounds, start);
+        for turn in 0..kinds.len() {
+            let kind = (round + turn) % kinds.len();
+            times[kind] = one(arguments, &kinds[kind], &mut clock)?.0;
         }
         if times[0] <= 0.0 {
             bail!("the program takes too little CPU time to compare");
         }
-        Ok(1.0 - times[1] / times[0])
-    });
-    let pairs: Vec<f64> = pairs.collect::<anyhow::Result<_>>()?;
-    Ok(Saving::of(&pairs))
+        for (saving, time) in savings.iter_mut().zip(&times[1..]) {
+            saving.push(1.0 - time / times[0]);
+        }
+    }
+    tell(rounds, rounds, start);
+    Ok(savings.iter().map(|pairs| Saving::of(pairs)).collect())
+}
+
+/// Shows on a terminal how many rounds are done, and the time that is left; the last one wipes it.
+fn tell(done: usize, rounds: usize, start: Instant) {
+    let mut out = std::io::stderr();
+    if !out.is_terminal() {
+        return;
+    }
+    // The runs before the first round are like one.
+    let each = start.elapsed().as_secs_f64() / (done + 1) as f64;
+    let left = each * (rounds - done) as f64;
+    let line = format!("round {} of {rounds}, {left:.0} s left", done + 1);
+    let line = if done == rounds { "" } else { &line };
+    // Nobody has to see it.
+    let _ = write!(out, "\r\x1b[K{line}");
+    let _ = out.flush();
 }
 
 /// Runs the program once; its CPU time in seconds, and what came of the rules.
@@ -196,21 +182,5 @@ impl Clock {
 
     fn seconds(&mut self) -> anyhow::Result<f64> {
         Ok(self.0.read()? as f64 / 1e9)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn intervals_are_students() {
-        // R: t.test(c(0.10, 0.12, 0.14, 0.08)): mean 0.11, interval 0.06891 to 0.15109.
-        let saving = Saving::of(&[0.10, 0.12, 0.14, 0.08]);
-        assert!((saving.mean - 0.11).abs() < 1e-12, "{saving:?}");
-        assert!((saving.half_width - 0.041_08).abs() < 2e-5, "{saving:?}");
-        assert!(saving.holds());
-        assert!(!Saving::of(&[0.1, -0.1, 0.05]).holds());
-        assert!(Saving::of(&[0.1; 40]).half_width < 1e-12);
     }
 }
