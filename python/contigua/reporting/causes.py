@@ -14,10 +14,7 @@ from contigua.table import SPLITS
 #: Causes of a difference: in words, and how often each happened.
 CAUSES: tuple[tuple[str, Callable[[Mapping[str, Any]], int]], ...] = (
     ("{} direct compactions", lambda values: int(values["frames"]["direct_compactions"])),
-    (
-        "{} of the program's pages were moved",
-        lambda values: int(values["kernel"]["pages_moved"]),
-    ),
+    ("{} of the program's pages were moved", lambda values: _moved(values)),
     (
         "{} L2 TLB misses read which sub-pages of a perforated page are holes",
         lambda values: int(values["translation_scheme"].get("bitmap_fills", 0)),
@@ -27,6 +24,10 @@ CAUSES: tuple[tuple[str, Callable[[Mapping[str, Any]], int]], ...] = (
         lambda values: int(values["translation_scheme"].get("hole_walks", 0)),
     ),
 )
+#: Bytes of a page that is moved.
+PAGE = 4096
+#: Pages that are moved are told if they are so many of a thousand that the program has.
+LEAST_MOVED = 1
 #: A stall is told if it is so many times as long as the other run's longest.
 LONGER = 2
 
@@ -39,6 +40,13 @@ def causes(run: Run, base: Run) -> list[str]:
         if own > before:
             said.append(text.format(count(own)))
     return [*said, *_splits(run, base), *_stalls(run, base)]
+
+
+def _moved(values: Mapping[str, Any]) -> int:
+    """Return the program's pages that were moved; 0 where these are too few to matter."""
+    moved = int(values["kernel"]["pages_moved"])
+    resident = sum(values["memory"][f"resident_{size}_bytes"] for size in ("4k", "2m", "1g"))
+    return moved if 1000 * moved * PAGE >= LEAST_MOVED * resident else 0
 
 
 def _failed(run: Run, base: Run) -> list[str]:
