@@ -432,7 +432,9 @@ LONG = {
     ],
 )
 def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path):
-    absent = {*find(name).inputs["quick"].get("designs", [])} - set(designs.names())
+    named = find(name).inputs["quick"].get("designs", [])
+    # A table has designs of the experiment's own.
+    absent = {*named} - set(designs.names()) if isinstance(named, list) else set()
     if absent:
         pytest.skip(f"no design is called {', '.join(sorted(absent))}")
     if name == "subrelease-redis" and (lacking := lacking_for_redis()):
