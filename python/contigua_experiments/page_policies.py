@@ -41,8 +41,7 @@ def run(
     """
     program = Program(part["program"], workload(part["program"], *part["arguments"]))
     options = replace(options, memory=part.get("memory", options.memory))
-    # A cell takes a preset where it takes a name.
-    cells = {name: Cell(designs[name]) for name in part["designs"]}  # type: ignore[arg-type]
+    cells = {name: Cell(name, preset=designs[name]) for name in part["designs"]}
     failed: dict[Cell, str] | None = None if failures is None else {}
     reports = run_cells(program, list(cells.values()), options, failures=failed, kept=context.kept)
     if failures is not None and failed is not None:

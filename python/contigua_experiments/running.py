@@ -42,6 +42,8 @@ class Cell(NamedTuple):
         Scenario of holes, or ``"none"``.
     age, memory, cores, migrations, machine, seed
         As in :class:`~contigua.options.RunOptions`; ``None`` for what the options say.
+    preset
+        The design, where it is an experiment's own.
     """
 
     design: str
@@ -52,13 +54,14 @@ class Cell(NamedTuple):
     migrations: float | None = None
     machine: Preset | None = None
     seed: int | None = None
+    preset: Preset | None = None
 
     def spec(self, options: RunOptions) -> RunSpec:
         """Describe the cell to the engine."""
-        own = {name: value for name, value in self._asdict().items() if value is not None}
-        del own["design"], own["holes"]
+        apart = ("design", "holes", "preset")
+        own = {k: v for k, v in self._asdict().items() if v is not None and k not in apart}
         options = replace(options, **own)
-        return options.spec(self.design, options.age, self.holes)
+        return options.spec(self.preset or self.design, options.age, self.holes)
 
 
 Values = dict[str, Any]

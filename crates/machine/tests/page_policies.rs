@@ -117,6 +117,46 @@ fn hawkeye_takes_back_what_was_not_written() {
 }
 
 #[test]
+fn reading_what_is_taken_back_costs_what_zeroing_it_does() {
+    let cost = |written: u64| {
+        let mut server = Server::new(HAWKEYE, AT_ONCE);
+        server.touch(0..written);
+        let before = kernel_cycles(&server.0.report());
+        let report = server.after_background();
+        assert_eq!(report.kernel.zeros_recovered, PARTS - written);
+        kernel_cycles(&report) - before
+    };
+    let zeroing = crate::common::machine(64 << 20).kernel.zero_4k_cycles.get();
+    assert!(
+        cost(1) - cost(501) >= 500 * zeroing,
+        "{} {}",
+        cost(1),
+        cost(501)
+    );
+}
+
+#[test]
+fn parameters_of_hawkeye_that_contradict_each_other_are_refused() {
+    for (more, said) in [
+        (
+            "look_window = \"2s\"\nlook_interval = \"1s\"",
+            "hawkeye.look_window is 2s; it is at most look_interval, 1s",
+        ),
+        (
+            "until_percent = 86",
+            "hawkeye.until_percent is 86; it is at most above_percent, 85",
+        ),
+    ] {
+        let design = crate::common::design(&format!("{HAWKEYE}{more}\n"));
+        let config = crate::common::config(design, crate::common::machine(64 << 20));
+        let Err(error) = Engine::new(config, crate::common::program()) else {
+            panic!("{more} is taken");
+        };
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}
+
+#[test]
 fn hawkeye_recovers_only_above_the_watermark() {
     let recovered = |percent: u32| {
         let more = AT_ONCE.replace(

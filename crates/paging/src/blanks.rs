@@ -58,7 +58,7 @@ impl Blanks {
         }
     }
 
-    /// Addresses around one for which nobody has to ask as long as mappings stay: none around a page of zeros.
+    /// Addresses around one to which accesses change nothing here while mappings stay: none around a page of zeros.
     pub(crate) fn known_around(&self, address: VirtAddr) -> VirtRange {
         let number = address.get() / HUGE;
         let Some(pages) = self.0.get(&number) else {

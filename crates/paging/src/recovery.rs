@@ -3,7 +3,7 @@
 //!
 //! A huge page that a fault or the background pass makes holds zeros where nothing was before. HawkEye finds them by
 //! reading memory; a simulator has no contents, so whoever runs the program tells of its stores before it makes them
-//! ([`AddressSpace::enter`]), which says for which other addresses nobody has to ask again. A page that the program
+//! ([`AddressSpace::enter`]), which says to which other addresses accesses change nothing. A page that the program
 //! filled with zeros itself counts as written, and so do all pages of a huge one that was split or moved.
 
 use contigua_units::{PAGE_BYTES, PageSize, VirtAddr};

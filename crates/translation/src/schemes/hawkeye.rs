@@ -16,6 +16,7 @@
 use contigua_paging::{
     CollapseContext, FaultContext, MappingPolicy, Orders, Promotion, SharedContext, Vma,
 };
+use contigua_units::ranges::OutOfRange;
 use contigua_units::{Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +80,7 @@ impl Default for Config {
 
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
+        self.check()?;
         Ok(Box::new(Radix::new(hardware)?))
     }
 
@@ -96,13 +98,13 @@ impl Scheme for Config {
     fn upkeep(&self) -> Upkeep {
         let look = Look {
             interval: self.look_interval,
-            window: self.look_window.min(self.look_interval),
+            window: self.look_window,
             newest_percent: self.newest_percent,
         };
         let recovery = Recovery {
             interval: self.recovery_interval,
             above_percent: self.above_percent,
-            until_percent: self.until_percent.min(self.above_percent),
+            until_percent: self.until_percent,
             least_zeros: self.least_zeros,
         };
         Upkeep {
@@ -110,6 +112,37 @@ impl Scheme for Config {
             recovery: self.recovers.then_some(recovery),
             zeroed_per_second: self.zeroed_per_second,
         }
+    }
+}
+
+impl Config {
+    /// Checks parameters that bound each other.
+    fn check(&self) -> Result<(), OutOfRange> {
+        let wrong = |key: &str, value: String, allowed: String| {
+            let key = format!("hawkeye.{key}");
+            Err(OutOfRange {
+                key,
+                value,
+                allowed,
+            })
+        };
+        if self.look_window > self.look_interval {
+            let (value, most) = (self.look_window, self.look_interval);
+            return wrong(
+                "look_window",
+                value.to_string(),
+                format!("at most look_interval, {most}"),
+            );
+        }
+        if self.until_percent > self.above_percent {
+            let (value, most) = (self.until_percent, self.above_percent);
+            return wrong(
+                "until_percent",
+                value.to_string(),
+                format!("at most above_percent, {most}"),
+            );
+        }
+        Ok(())
     }
 }
 

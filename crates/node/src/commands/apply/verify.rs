@@ -135,7 +135,7 @@ fn tell(done: usize, rounds: usize, start: Instant) {
     let left = each * (rounds - done) as f64;
     let line = format!("round {} of {rounds}, {left:.0} s left", done + 1);
     let line = if done == rounds { "" } else { &line };
-    // Nobody has to see it.
+    // A terminal that fails loses the progress alone.
     let _ = write!(out, "\r\x1b[K{line}");
     let _ = out.flush();
 }
