@@ -70,6 +70,7 @@ EXPERIMENTS = [
     "rival-svnapot",
     "rival-ingens",
     "rival-hawkeye",
+    "rival-victima",
 ]
 
 __all__ = [

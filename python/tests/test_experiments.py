@@ -340,6 +340,7 @@ TINY = {
             "designs": ["linux", "zeroed"],
         },
     },
+    "rival-victima": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

@@ -184,6 +184,14 @@ impl<V: Copy + Default> Sets<V> {
         (evicted.0 != EMPTY).then_some(evicted)
     }
 
+    /// The entry of a full set that would have to go, with its key.
+    #[inline]
+    pub fn least_recent(&mut self, number: u64) -> Option<(u64, &mut V)> {
+        let last = self.first_way(number) + self.ways - 1;
+        let key = self.keys[last];
+        (key != EMPTY).then(|| (key, &mut self.values[last]))
+    }
+
     /// Removes `key` and returns its value.
     pub fn remove(&mut self, number: u64, key: u64) -> Option<V> {
         self.update(number, key, |value| (*value, false))
@@ -297,6 +305,12 @@ mod tests {
             (set.len() > ways).then(|| set.remove(0))
         }
 
+        fn least_recent(&mut self, key: u64) -> Option<(u64, u32)> {
+            let ways = self.ways;
+            let set = self.set(key);
+            (set.len() == ways).then(|| set[0])
+        }
+
         fn insert_behind(&mut self, key: u64, value: u32, behind: usize) -> Option<(u64, u32)> {
             let ways = self.ways;
             let set = self.set(key);
@@ -343,6 +357,8 @@ mod tests {
                         prop_assert_eq!(found, expected);
                         prop_assert!(recent.is_none() || recent == expected);
                         prop_assert_eq!(array.most_recent(key, key).is_some(), expected.is_some());
+                        let last = array.least_recent(key).map(|(key, value)| (key, *value));
+                        prop_assert_eq!(last, naive.least_recent(key));
                         if expected.is_none() {
                             let (evicted, expected) = match behind {
                                 None => (array.insert(key, key, value), naive.insert(key, value)),

@@ -104,6 +104,8 @@ struct Server {
     pace: u64,
     /// The longest that an access took.
     longest: Cycles,
+    /// Translations that were kept, by core and block.
+    kept: HashMap<(usize, u64), u8>,
 }
 
 impl Server {
@@ -127,6 +129,7 @@ impl Server {
             refusals: 0,
             pace: 7,
             longest: Cycles::ZERO,
+            kept: HashMap::new(),
         }
     }
 
@@ -187,6 +190,34 @@ impl Server {
         let before = self.memory.counters();
         let address = self.address(core, page, line);
         self.memory.walk_ahead(core, address);
+        assert_eq!(self.memory.counters(), before);
+    }
+
+    /// A core's second level keeps translations, until their line is needed. Nothing counts that.
+    fn keep_block(&mut self, core: usize, block: u64, choice: usize) {
+        let before = self.memory.counters();
+        let kept = self.kept.entry((core, block)).or_default();
+        let found = self.memory.find_block(core, block);
+        assert!(found == 0 || found == *kept, "{found:b}, not {kept:b}");
+        *kept = found;
+        match choice % 16 {
+            0 => {
+                self.memory.drop_block(core, block);
+                *kept = 0;
+            }
+            1 => {
+                self.memory.drop_blocks(core, |block| block % 2 == 0);
+                self.kept
+                    .retain(|&(of, block), _| of != core || block % 2 == 1);
+            }
+            2 => self.memory.spare_blocks(core, block as u8 % 4),
+            choice => {
+                let more = 1 << (choice % 8);
+                self.memory.keep_block(core, block, more);
+                *kept |= more;
+                assert_eq!(self.memory.find_block(core, block), *kept);
+            }
+        }
         assert_eq!(self.memory.counters(), before);
     }
 
@@ -290,7 +321,8 @@ impl Server {
             70..72 => self.access(core, page, line, AccessKind::Walk),
             72..77 => self.device(page, line, false),
             77..80 => self.device(page, line, true),
-            80..82 => self.write_for_kernel(core, page, line),
+            80..81 => self.write_for_kernel(core, page, line),
+            81..82 => self.keep_block(core, line, choice),
             82..84 => self.walk_ahead(core, page, line),
             84..88 => self.stream(core, page, choice % self.pages.len()),
             number => {

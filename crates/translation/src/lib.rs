@@ -12,6 +12,7 @@
 )]
 extern crate self as contigua_translation;
 
+mod lines;
 mod mmu;
 mod radix;
 pub mod schemes;
@@ -19,6 +20,7 @@ mod tlb;
 mod walk_cache;
 mod walker;
 
+pub use lines::TranslationLines;
 pub use mmu::{Lookup, MissCounters, Mmu, MmuCounters, SideCounters};
 pub use radix::{Radix, allows, page};
 pub use schemes::thp::ShmemEnabled;
@@ -146,6 +148,9 @@ pub struct Request {
     /// Number of the instruction that loads or stores, one for all its executions; 0 where none is known, as for
     /// fetches and for what is translated ahead.
     pub instruction: u64,
+    /// Instructions that all cores have executed before, to which a unit relates its misses; 0 where that is not known,
+    /// as for what is translated ahead.
+    pub position: u64,
 }
 
 impl Request {
@@ -157,7 +162,14 @@ impl Request {
             space,
             access,
             instruction: 0,
+            position: 0,
         }
+    }
+
+    /// A request after so many instructions.
+    #[must_use]
+    pub const fn at(self, position: u64) -> Self {
+        Self { position, ..self }
     }
 
     /// A request by an instruction.
@@ -233,6 +245,11 @@ pub trait MemoryPort {
     /// bandwidth is not taken by them.
     fn reference_aside(&mut self, address: PhysAddr) {
         self.reference(address);
+    }
+
+    /// The data cache whose lines can hold translations; `None` where there is no cache.
+    fn translation_lines(&mut self) -> Option<&mut dyn TranslationLines> {
+        None
     }
 }
 

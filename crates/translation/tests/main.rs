@@ -1,5 +1,6 @@
 //! All tests of the crate in one program, which is linked once.
 
+mod blocks;
 mod common;
 mod documentation;
 mod hooks;

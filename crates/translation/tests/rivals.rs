@@ -11,25 +11,27 @@ use contigua_translation::{
 };
 use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
 
-const SPACE: SpaceId = SpaceId(1);
-const START: u64 = 0x4000_0000;
+pub(crate) const SPACE: SpaceId = SpaceId(1);
+pub(crate) const START: u64 = 0x4000_0000;
 /// 64 MB: more than the L2 TLB translates.
-const PAGES: u64 = 1 << 14;
+pub(crate) const PAGES: u64 = 1 << 14;
 /// First frame of the process's pages; those before are page tables.
-const FRAMES: u64 = 1 << 10;
+pub(crate) const FRAMES: u64 = 1 << 10;
 
 /// Frames of hashed tables, behind the pages.
 const TABLES: u64 = 1 << 13;
 
 /// A process on one core, whose pages all are mapped, used and written.
-struct World {
-    table: PageTable,
+pub(crate) struct World {
+    pub(crate) table: PageTable,
     /// The table of the host, in a virtual machine.
     host: Option<PageTable>,
     holes: HoleBitmaps,
-    mmu: Mmu,
+    pub(crate) mmu: Mmu,
     /// Reads of memory by misses of the first level.
     references: u64,
+    /// Instructions that were executed; 0 if nobody counts.
+    pub(crate) position: u64,
 }
 
 /// A table that maps pages from `start` on to frames.
@@ -67,7 +69,7 @@ fn table(
 
 impl World {
     /// No two neighbors among pages have neighboring frames.
-    fn new(name: &str, more: &str, nested: bool) -> Self {
+    pub(crate) fn new(name: &str, more: &str, nested: bool) -> Self {
         let scattered = |page: u64| FRAMES + (5 * page + 3) % PAGES;
         Self::with(name, more, nested, scattered)
     }
@@ -88,6 +90,7 @@ impl World {
             holes: HoleBitmaps::default(),
             mmu,
             references: 0,
+            position: 0,
         }
     }
 
@@ -103,11 +106,16 @@ impl World {
         latency
     }
 
-    fn read_through(&mut self, page: u64, instruction: u64, port: &mut dyn MemoryPort) -> u64 {
+    pub(crate) fn read_through(
+        &mut self,
+        page: u64,
+        instruction: u64,
+        port: &mut dyn MemoryPort,
+    ) -> u64 {
         self.access_by(page, instruction, Access::Read, port)
     }
 
-    fn access_by(
+    pub(crate) fn access_by(
         &mut self,
         page: u64,
         instruction: u64,
@@ -116,6 +124,7 @@ impl World {
     ) -> u64 {
         let address = VirtAddr::new(START + page * PAGE_BYTES);
         let request = Request::new(address, SPACE, access).by(instruction);
+        let request = request.at(self.position);
         let lookup = match access {
             Access::Write => self.mmu.write(address, SPACE),
             _ => self.mmu.read(address, SPACE),

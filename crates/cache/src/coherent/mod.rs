@@ -25,6 +25,7 @@ mod payload;
 mod prefetch;
 mod private;
 mod queues;
+mod translations;
 mod validate;
 
 use std::fmt::Debug;
@@ -581,6 +582,8 @@ impl<D: Payload> MemorySystem<D> {
             state: served.state,
             prefetched: prefetch != 0,
             prefetch,
+            translations: 0,
+            turns: 0,
             data: served.data,
         };
         let private = &mut self.cores[core];
@@ -588,9 +591,17 @@ impl<D: Payload> MemorySystem<D> {
             *present = second;
             return;
         }
-        let Some((victim, old)) = private.l2.insert(line, line, second) else {
-            return;
-        };
+        if private.blocks > 0 {
+            self.fill_beside_blocks(core, line, second);
+        } else if let Some((victim, old)) = private.l2.insert(line, line, second) {
+            self.evicted_second(core, victim, old);
+        }
+    }
+
+    /// A line has just left a core's second level for another one.
+    #[inline]
+    fn evicted_second(&mut self, core: usize, victim: u64, old: SecondLine<D>) {
+        let private = &mut self.cores[core];
         let left = private.remove_above(victim, old);
         private.l2_counters.write_backs += u64::from(left.modified);
         self.forget(core, victim);

@@ -34,6 +34,10 @@ pub(super) struct SecondLine<D> {
     pub(super) prefetched: bool,
     /// The number of the prefetch that brought it; 0 if it was asked for.
     pub(super) prefetch: u32,
+    /// Translations that it holds in place of data, as bits ...
+    pub(super) translations: u8,
+    /// ... and how often it is spared before it goes.
+    pub(super) turns: u8,
     pub(super) data: D,
 }
 
@@ -53,6 +57,10 @@ pub(super) struct Private<D> {
     pub(super) strides: Strides,
     pub(super) streams: Streams,
     pub(super) next_lines: NextLines,
+    /// Lines of the second level that hold translations.
+    pub(super) blocks: u64,
+    /// How often those that are used are spared.
+    pub(super) turns: u8,
     pub(super) l1i_counters: LevelCounters,
     pub(super) l1d_counters: LevelCounters,
     pub(super) l2_counters: LevelCounters,
@@ -68,6 +76,8 @@ impl<D: Payload> Private<D> {
             strides: Strides::new(),
             streams: Streams::new(),
             next_lines: NextLines::new(),
+            blocks: 0,
+            turns: 0,
             l1i_counters: LevelCounters::default(),
             l1d_counters: LevelCounters::default(),
             l2_counters: LevelCounters::default(),

@@ -3,6 +3,7 @@
 use super::MemorySystem;
 use super::payload::Payload;
 use super::private::State;
+use super::translations::is_block;
 
 impl<D: Payload> MemorySystem<D> {
     /// Checks every array, that a line which a core may write is nobody else's, that the directory
@@ -16,7 +17,19 @@ impl<D: Payload> MemorySystem<D> {
             private
                 .validate()
                 .map_err(|problem| format!("core {core}: {problem}"))?;
-            for (line, second) in private.l2.iter() {
+            let blocks = private
+                .l2
+                .iter()
+                .filter(|&(line, _)| is_block(line))
+                .count();
+            if blocks as u64 != private.blocks {
+                return Err(format!(
+                    "core {core} has {blocks} blocks of translations, not {}",
+                    private.blocks
+                ));
+            }
+            let data = private.l2.iter().filter(|&(line, _)| !is_block(line));
+            for (line, second) in data {
                 let directory = &self.slices[self.slice_of(line)].directory;
                 let sharers = directory.peek(line, line).copied().unwrap_or_default();
                 if sharers.cores >> core & 1 == 0 {

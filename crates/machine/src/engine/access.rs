@@ -11,7 +11,7 @@ use super::timing::{Asked, Data, Translated};
 use super::{Block, Engine};
 use crate::Error;
 use crate::attribution::Accessed;
-use crate::port::{Memory, PortAhead, WalkPort, pass};
+use crate::port::{CoreCaches, Memory, PortAhead, WalkPort, pass};
 
 /// Timing mode of the inner loop; the loop is monomorphized for each.
 pub(super) trait TimingMode {
@@ -347,7 +347,7 @@ impl Engine {
             return;
         };
         let core = self.current;
-        let mut port = PortAhead { memory, core };
+        let mut port = PortAhead(CoreCaches { memory, core });
         let mut tables = self.kernel.tables();
         let mmu = self.mmus.current();
         let found = mmu.ahead(&request, &mut tables, &mut port);
@@ -453,7 +453,8 @@ impl Engine {
         time: Cycles,
     ) -> Result<Translated, Error> {
         let access = asked.access();
-        let mut request = Request::new(address, self.kernel.space(), access);
+        let request = Request::new(address, self.kernel.space(), access);
+        let mut request = request.at(self.position);
         if let Asked::Data { instruction, .. } = asked {
             request = request.by(self.number_of(instruction));
         }

@@ -29,13 +29,13 @@ use contigua_cache::AccessKind;
 use contigua_cache::coherent::{CoreRequest, Queues};
 use contigua_core::ShadowMiss;
 use contigua_program::wire::BlockId;
-use contigua_translation::{Access, MemoryPort};
+use contigua_translation::{Access, MemoryPort, TranslationLines};
 use contigua_units::{Cycles, PhysAddr};
 
 use super::Engine;
 use super::timing::{Asked, Core, Data, Translated, Windows};
 use crate::config::{Detail, RunConfig};
-use crate::port::{Memory, pass};
+use crate::port::{CoreCaches, Memory, pass};
 
 /// Words of outcomes that are timed at a time: less than a first-level cache holds.
 const PORTION: usize = 2048;
@@ -101,10 +101,9 @@ struct WalkCycles {
 
 /// A walker's way to memory whose misses are timed later.
 pub(super) struct DeferredPort<'a> {
-    memory: &'a mut Memory,
+    caches: CoreCaches<'a>,
     references: &'a mut Vec<u64>,
     count: &'a mut u64,
-    core: usize,
     /// Cycles since the last reference that missed.
     since: u64,
 }
@@ -113,12 +112,13 @@ impl DeferredPort<'_> {
     /// The latency of a hit of the first level; `None` of a miss, which is written.
     fn hit_or_defer(&mut self, address: PhysAddr, begins: u64) -> Option<Cycles> {
         let kind = AccessKind::Walk;
-        let hit = self.memory.hit(self.core, address, kind, pass);
+        let CoreCaches { memory, core } = &mut self.caches;
+        let hit = memory.hit(*core, address, kind, pass);
         if hit.is_none() {
-            let request = CoreRequest::new(self.core, address, kind, Cycles::ZERO);
+            let request = CoreRequest::new(*core, address, kind, Cycles::ZERO);
             let at = self.references.len();
             self.references.push(0);
-            self.memory.defer_miss(&request, self.references);
+            memory.defer_miss(&request, self.references);
             let steps = (self.references.len() - at - 1) as u64;
             self.references[at] = begins | steps;
             *self.count += 1;
@@ -156,7 +156,11 @@ impl MemoryPort for DeferredPort<'_> {
     }
 
     fn reference_aside(&mut self, address: PhysAddr) {
-        self.memory.walk_ahead(self.core, address);
+        self.caches.memory.walk_ahead(self.caches.core, address);
+    }
+
+    fn translation_lines(&mut self) -> Option<&mut dyn TranslationLines> {
+        Some(&mut self.caches)
     }
 }
 
@@ -198,10 +202,9 @@ impl Outcomes {
         self.references.clear();
         self.count = 0;
         DeferredPort {
-            memory,
+            caches: CoreCaches { memory, core },
             references: &mut self.references,
             count: &mut self.count,
-            core,
             since: 0,
         }
     }

@@ -201,6 +201,8 @@ schemes! {
     hawkeye: Hawkeye, "hawkeye";
     /// A queue of prefetched translations.
     atp_sbfp: AtpSbfp, "atp-sbfp";
+    /// Translations in lines of the L2 cache.
+    victima: Victima, "victima";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }
