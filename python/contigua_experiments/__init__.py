@@ -71,6 +71,7 @@ EXPERIMENTS = [
     "rival-ingens",
     "rival-hawkeye",
     "rival-victima",
+    "rival-chirp",
 ]
 
 __all__ = [

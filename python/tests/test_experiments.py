@@ -340,6 +340,17 @@ TINY = {
             "designs": ["linux", "zeroed"],
         },
     },
+    "rival-chirp": {
+        "memory": "256MiB",
+        "parts": {
+            "gups": GUPS,
+            "neutrons": {
+                **SMALL,
+                "arguments": ["--points", "30", "--lookups", "2000", "--no-verify"],
+                "function": "transport",
+            },
+        },
+    },
     "rival-victima": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "subrelease-redis": {
         "entries": 2000,

@@ -192,6 +192,17 @@ impl<V: Copy + Default> Sets<V> {
         (key != EMPTY).then(|| (key, &mut self.values[last]))
     }
 
+    /// The entries of a set, most recently used first.
+    pub fn set(&self, number: u64) -> impl Iterator<Item = (u64, &V)> {
+        let first = self.first_way(number);
+        let ways = first..first + self.ways;
+        let entries = self.keys[ways.clone()]
+            .iter()
+            .copied()
+            .zip(&self.values[ways]);
+        entries.filter(|(key, _)| *key != EMPTY)
+    }
+
     /// Removes `key` and returns its value.
     pub fn remove(&mut self, number: u64, key: u64) -> Option<V> {
         self.update(number, key, |value| (*value, false))
@@ -389,6 +400,8 @@ mod tests {
                 let contents = naive.sets.iter().flat_map(|set| set.iter().rev().copied());
                 let found = array.iter().map(|(key, value)| (key, *value));
                 prop_assert!(found.eq(contents));
+                let set = naive.sets[0].iter().rev().copied();
+                prop_assert!(array.set(0).map(|(key, value)| (key, *value)).eq(set));
             }
         }
     }

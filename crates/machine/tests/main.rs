@@ -3,6 +3,7 @@
 mod aarch64;
 mod advice;
 mod ageing;
+mod branches;
 mod checkpoints;
 mod common;
 mod cores;

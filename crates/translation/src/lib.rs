@@ -136,6 +136,30 @@ pub enum Access {
     Execute,
 }
 
+/// Branches that a core executed last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Plain)]
+pub struct Branches {
+    /// Bits 4 to 11 of the addresses of eight conditional ones, the last one in the lowest bits.
+    pub conditional: u64,
+    /// Those of jumps and calls to places in registers or in memory.
+    pub indirect: u64,
+}
+
+impl Branches {
+    /// No branches.
+    pub const NONE: Self = Self {
+        conditional: 0,
+        indirect: 0,
+    };
+
+    /// A history after one more branch.
+    #[inline]
+    #[must_use]
+    pub const fn after(history: u64, address: u64) -> u64 {
+        history << 8 | address >> 4 & 0xff
+    }
+}
+
 /// A translation that the L1 TLB does not have.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
@@ -151,6 +175,8 @@ pub struct Request {
     /// Instructions that all cores have executed before, to which a unit relates its misses; 0 where that is not known,
     /// as for what is translated ahead.
     pub position: u64,
+    /// The last branches, where the scheme [follows](Scheme::follows_branches) them.
+    pub branches: Branches,
 }
 
 impl Request {
@@ -163,7 +189,14 @@ impl Request {
             access,
             instruction: 0,
             position: 0,
+            branches: Branches::NONE,
         }
+    }
+
+    /// A request behind some branches.
+    #[must_use]
+    pub const fn behind(self, branches: Branches) -> Self {
+        Self { branches, ..self }
     }
 
     /// A request after so many instructions.

@@ -1,6 +1,7 @@
 //! All tests of the crate in one program, which is linked once.
 
 mod blocks;
+mod chirp;
 mod common;
 mod documentation;
 mod hooks;

@@ -7,7 +7,7 @@ use contigua_paging::{
     AddressSpace, Effects, Hashing, HoleBitmaps, Leaf, Levels, PageTable, Segment, SpaceId, Vma,
 };
 use contigua_translation::{
-    Access, Answer, HostTables, Lookup, MemoryPort, Mmu, NestedConfig, Request, Tables,
+    Access, Answer, Branches, HostTables, Lookup, MemoryPort, Mmu, NestedConfig, Request, Tables,
 };
 use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
 
@@ -32,6 +32,7 @@ pub(crate) struct World {
     references: u64,
     /// Instructions that were executed; 0 if nobody counts.
     pub(crate) position: u64,
+    pub(crate) branches: Branches,
 }
 
 /// A table that maps pages from `start` on to frames.
@@ -91,6 +92,7 @@ impl World {
             mmu,
             references: 0,
             position: 0,
+            branches: Branches::default(),
         }
     }
 
@@ -124,7 +126,7 @@ impl World {
     ) -> u64 {
         let address = VirtAddr::new(START + page * PAGE_BYTES);
         let request = Request::new(address, SPACE, access).by(instruction);
-        let request = request.at(self.position);
+        let request = request.at(self.position).behind(self.branches);
         let lookup = match access {
             Access::Write => self.mmu.write(address, SPACE),
             _ => self.mmu.read(address, SPACE),

@@ -356,7 +356,9 @@ impl Exit {
         matches!(self, Self::Indirect | Self::IndirectCall)
     }
 
-    fn of(class: Class) -> Self {
+    /// That of a block whose last operation is of a class.
+    #[must_use]
+    pub fn of(class: Class) -> Self {
         match class {
             Class::BranchConditional => Self::Conditional,
             Class::Call => Self::Call,

@@ -454,7 +454,8 @@ impl Engine {
     ) -> Result<Translated, Error> {
         let access = asked.access();
         let request = Request::new(address, self.kernel.space(), access);
-        let mut request = request.at(self.position);
+        let branches = self.contexts[self.current].branches;
+        let mut request = request.at(self.position).behind(branches);
         if let Asked::Data { instruction, .. } = asked {
             request = request.by(self.number_of(instruction));
         }

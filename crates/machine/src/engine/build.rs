@@ -123,6 +123,9 @@ impl Engine {
             classified: ClassifiedMisses::default(),
             relocates: kernel.wants_accesses(),
             kernel,
+            follows_branches: config.design.translation.follows_branches(),
+            observes_blocks: config.design.translation.follows_branches()
+                || config.profile.is_some(),
             digest: Digest::default(),
             blocks: Vec::new(),
             fold: Fold::default(),

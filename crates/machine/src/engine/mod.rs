@@ -37,7 +37,7 @@ use contigua_program::decode::{Folding, OperationClass, decode_block, folding};
 use contigua_program::pieces::Pieces;
 use contigua_program::sources::{Batch, Program};
 use contigua_program::wire::{self, ACCESS, AccessWord, BlockId, Event, ThreadId};
-use contigua_translation::Access;
+use contigua_translation::{Access, Branches};
 use contigua_units::{Cycles, VirtAddr, VirtRange};
 
 use crate::Error;
@@ -71,7 +71,7 @@ struct Block {
     /// 0 until the block is met for the first time.
     instructions: u16,
     folding: Folding,
-    /// How it ends, where cores execute out of order.
+    /// How it ends, where cores execute out of order or the design follows branches.
     exit: Exit,
 }
 
@@ -114,6 +114,8 @@ struct CoreContext {
     fetch_line: u64,
     /// The block that it executes.
     block: BlockId,
+    /// The branches that it executed last, where the design follows them.
+    branches: Branches,
     /// Instructions in the region of interest.
     instructions: u64,
     /// When it last switched from a thread to another one.
@@ -129,6 +131,7 @@ impl CoreContext {
         place: EMPTY_PLACE,
         fetch_line: u64::MAX,
         block: NO_BLOCK,
+        branches: Branches::NONE,
         instructions: 0,
         switched: Cycles::ZERO,
         is_vacant: false,
@@ -201,6 +204,12 @@ pub struct Engine {
     /// program has it, or follows stores.
     #[state(skip)]
     relocates: bool,
+    /// The design makes predictions of branches.
+    #[state(skip)]
+    follows_branches: bool,
+    /// That, or the run is profiled.
+    #[state(skip)]
+    observes_blocks: bool,
     pub(crate) digest: Digest,
     blocks: Vec<Block>,
     /// The repetition that the accesses of the executing block belong to.
@@ -416,10 +425,8 @@ impl Engine {
             self.pass_block(block)?;
             return Ok(true);
         }
-        if let Some(attribution) = &mut self.attribution
-            && let Some(thread) = self.contexts[self.current].thread
-        {
-            attribution.enter(thread, id, M::ATTRIBUTES);
+        if self.observes_blocks {
+            self.observe_block::<M>(id);
         }
         self.executed.blocks += 1;
         self.executed.instructions += instructions;
@@ -464,6 +471,33 @@ impl Engine {
         Ok(true)
     }
 
+    /// Tells a profile, and a design that follows branches, of a block that begins.
+    fn observe_block<M: TimingMode>(&mut self, id: BlockId) {
+        if let Some(attribution) = &mut self.attribution
+            && let Some(thread) = self.contexts[self.current].thread
+        {
+            attribution.enter(thread, id, M::ATTRIBUTES);
+        }
+        if self.follows_branches {
+            self.follow_branch();
+        }
+    }
+
+    /// The current core leaves its block, perhaps by a branch.
+    fn follow_branch(&mut self) {
+        let context = &mut self.contexts[self.current];
+        let Some(left) = self.blocks.get(context.block.0 as usize) else {
+            return;
+        };
+        let branches = &mut context.branches;
+        let history = match left.exit {
+            Exit::Conditional => &mut branches.conditional,
+            Exit::Indirect | Exit::IndirectCall => &mut branches.indirect,
+            Exit::Known | Exit::Call | Exit::Return => return,
+        };
+        *history = Branches::after(*history, left.start + u64::from(left.bytes));
+    }
+
     #[cold]
     fn learn(&mut self, id: BlockId, code: Option<&dyn CodeLog>) -> Result<Block, Error> {
         let unknown = contigua_program::Error::UnknownBlock(id);
@@ -473,7 +507,9 @@ impl Engine {
             .ok_or(unknown)?;
         let instructions = code.and_then(|code| code.instructions(id));
         let mut decoded = Vec::new();
-        let wants_all = self.attribution.is_some() || !self.timing.windows().is_empty();
+        let wants_all = self.attribution.is_some()
+            || self.follows_branches
+            || !self.timing.windows().is_empty();
         if instructions.is_none() && wants_all {
             decode_block(self.program.architecture, described, &mut decoded);
         }
@@ -493,7 +529,10 @@ impl Engine {
                 Some(_) => Folding::Nothing,
                 None => folding(self.program.architecture, described),
             },
-            exit: Exit::Known,
+            exit: match operations.last() {
+                Some(last) if self.follows_branches => Exit::of(last.class),
+                _ => Exit::Known,
+            },
         };
         let index = id.0 as usize;
         if index >= self.blocks.len() {

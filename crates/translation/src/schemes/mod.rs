@@ -124,6 +124,11 @@ pub trait Scheme: Validate {
         Upkeep::default()
     }
 
+    /// The hardware half makes predictions of branches ([`Request::branches`](crate::Request::branches)).
+    fn follows_branches(&self) -> bool {
+        false
+    }
+
     /// Bits of registers that a hardware thread has for it, beside what [`Translator`] counts.
     fn register_bits(&self) -> u64 {
         0
@@ -203,6 +208,8 @@ schemes! {
     atp_sbfp: AtpSbfp, "atp-sbfp";
     /// Translations in lines of the L2 cache.
     victima: Victima, "victima";
+    /// L2 TLB entries that signatures of control flow replace.
+    chirp: Chirp, "chirp";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }

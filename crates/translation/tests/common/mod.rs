@@ -140,6 +140,7 @@ pub fn schemes() -> Vec<Tested> {
         ("atp-sbfp", "threshold = 0"),
         ("svnapot", "largest_log2 = 3"),
         ("svnapot", "largest_log2 = 4\nall_sizes = false"),
+        ("chirp", "counters = 16\nthreshold = 1"),
         ("victima", "least_walks = 0\nleast_cost = 0\nmost_cost = 15"),
         ("ecpt", "way = \"4KiB\"\nfull_percent = 10"),
         ("hdc", "size = \"16KiB\"\nhuge.enabled = \"always\""),
