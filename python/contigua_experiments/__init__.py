@@ -72,6 +72,7 @@ EXPERIMENTS = [
     "rival-hawkeye",
     "rival-victima",
     "rival-chirp",
+    "rival-trident",
 ]
 
 __all__ = [

@@ -41,7 +41,9 @@ def run(
     """
     program = Program(part["program"], workload(part["program"], *part["arguments"]))
     options = replace(options, memory=part.get("memory", options.memory))
-    cells = {name: Cell(name, preset=designs[name]) for name in part["designs"]}
+    cells = {
+        name: Cell(name, age=part.get("age"), preset=designs[name]) for name in part["designs"]
+    }
     failed: dict[Cell, str] | None = None if failures is None else {}
     reports = run_cells(program, list(cells.values()), options, failures=failed, kept=context.kept)
     if failures is not None and failed is not None:

@@ -352,6 +352,24 @@ TINY = {
         },
     },
     "rival-victima": {"memory": "256MiB", "parts": {"gups": GUPS}},
+    "rival-trident": {
+        "memory": "2GiB",
+        **{
+            name: {
+                "program": "bloat",
+                "arguments": ["--size", "16MiB", "--kept", "100", "--reads", "10000"],
+                "designs": designs,
+            }
+            for name, designs in {
+                "fresh": ["linux", "trident"],
+                "large": ["linux", "trident"],
+                "late": ["linux", "trident"],
+                "full": ["linux", "trident", "confined"],
+                "partial": ["confined", "sequential", "unbiased", "unbiased-sequential"],
+                "touch": ["zeroed", "sleepy"],
+            }.items()
+        },
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

@@ -130,6 +130,15 @@ def test_experiments_and_sweeps_are_as_their_schemas_say(tmp_path):
         assert json.loads(point.read_text())["schema"] == schemas.SWEEP
 
 
+#: Counters of the kernel that came later.
+LATER = (
+    "looks",
+    "prezeroed_pages",
+    "zeros_recovered",
+    "giant_pages",
+    "giant_page_fallbacks",
+    "giant_page_promotions",
+)
 #: Sizes of folios.
 FOLIOS = ("16kB", "32kB", "64kB", "128kB", "256kB", "512kB", "1024kB")
 
@@ -198,7 +207,7 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         shared = ("shmem_bytes", "shmem_huge_bytes", "hugetlb_shared_bytes")
         report["memory"] |= dict.fromkeys(shared, 0)
         report["kernel"]["longest_stall_cycles"] = 0
-        report["kernel"] |= dict.fromkeys(("looks", "prezeroed_pages", "zeros_recovered"), 0)
+        report["kernel"] |= dict.fromkeys(LATER, 0)
         report["kernel"] |= {key: [0] * len(FOLIOS) for key in ("folios", "folio_fallbacks")}
     check("run", reports)
     assert "contiguitas-thp" in str(results)

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use contigua_units::{Frame, Order};
 
-use crate::allocator::Frames;
+use crate::allocator::{Frames, Region};
 use crate::block::{BLOCK_FRAMES, MigrateType, blocks_of, first_frame};
 use crate::moving::Moves;
 use crate::policies::PlacementPolicy;
@@ -13,6 +13,16 @@ use crate::reclaim::Context;
 use crate::record::{FrameClass, FrameRecord, Role};
 use crate::request::Request;
 use crate::storage::Storage;
+
+/// Order in which ranges are emptied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pick {
+    /// By address.
+    First,
+    /// That with the fewest frames in use (Trident's smart compaction).
+    #[default]
+    Emptiest,
+}
 
 impl<S: Storage> Frames<S> {
     /// Takes an aligned range of more than order 10 by emptying one in which nothing is
@@ -59,6 +69,77 @@ impl<S: Storage> Frames<S> {
             self.wake(region, Order::BASE);
         }
         None
+    }
+
+    /// Takes an aligned range of more than order 10 by emptying one in which nothing is unmovable, the picked one first.
+    /// `None` where that moves more than `most` frames, or there is no room for what is in them. A range that nothing
+    /// has to leave is taken only above the low watermark, as in the page allocator's first attempt
+    /// (`ALLOC_WMARK_LOW`).
+    pub fn allocate_emptied(
+        &mut self,
+        order: Order,
+        class: FrameClass,
+        pick: Pick,
+        most: u32,
+        moves: &mut dyn Moves,
+    ) -> Option<Frame> {
+        let home = self.placement.home(&Request::new(Order::BASE, class));
+        let region = self.region_for(home);
+        let Region {
+            free, watermarks, ..
+        } = &self.regions[region];
+        if most == 0 && *free < u64::from(order.frames()) + watermarks.wake() {
+            return None;
+        }
+        let (mut left, mut failed) = (most, None);
+        while let Some(next) = self.next_emptiable(region, order, pick, left, failed) {
+            self.drain_per_cpu();
+            let before = self.counters.frames_moved_from_isolated;
+            let (_, range) = next;
+            if self.empty_range(range, order, moves) {
+                self.counters.contiguous_allocations += 1;
+                self.take_range(range, order, class);
+                return Some(range);
+            }
+            // Something there does not move, although its kind does.
+            self.counters.contiguous_failures += 1;
+            let moved = self.counters.frames_moved_from_isolated - before;
+            left = left.saturating_sub(moved as u32);
+            failed = Some(next);
+        }
+        None
+    }
+
+    /// The range to try behind one that failed, of those with at most `most` frames in use; its rank precedes it.
+    fn next_emptiable(
+        &self,
+        region: usize,
+        order: Order,
+        pick: Pick,
+        most: u32,
+        failed: Option<(u32, Frame)>,
+    ) -> Option<(u32, Frame)> {
+        let start = self.regions[region]
+            .start
+            .get()
+            .next_multiple_of(order.frames());
+        let end = self.regions[region].end.get();
+        (start..end)
+            .step_by(order.frames() as usize)
+            .filter(|first| first + order.frames() <= end)
+            .map(Frame::new)
+            .filter(|&range| self.is_emptiable(range, order))
+            .filter_map(|range| {
+                let blocks = &self.pageblocks()[blocks_of(range, order)];
+                let used = blocks.iter().map(|block| u32::from(block.movable)).sum();
+                let rank = match pick {
+                    Pick::First => 0,
+                    Pick::Emptiest => used,
+                };
+                (used <= most).then_some((rank, range))
+            })
+            .filter(|&next| failed.is_none_or(|failed| next > failed))
+            .min()
     }
 
     /// First frame and length of a run of adjacent free blocks of the largest order, where pages of a class

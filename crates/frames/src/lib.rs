@@ -49,6 +49,7 @@ pub use allocator::Frames;
 pub use block::{BLOCK_FRAMES, BlockRecord, MigrateType};
 pub use clearing::Relocation;
 pub use config::{Config, Costs, Defrag, Effort};
+pub use contiguous::Pick;
 pub use counters::Counters;
 pub use groups::{Evict, GroupRecord};
 pub use lists::Discipline;

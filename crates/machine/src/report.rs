@@ -465,6 +465,15 @@ pub struct KernelReport {
     pub folio_fallbacks: [u64; Orders::COUNT],
     /// 2 MB pages made by the background pass.
     pub huge_page_collapses: u64,
+    /// Pages of 1 GB that faults mapped from free memory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub giant_pages: u64,
+    /// Those that were wanted, and for which no range was free or could be emptied.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub giant_page_fallbacks: u64,
+    /// Pages of 1 GB made by the background pass.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub giant_page_promotions: u64,
     /// 4 KB pages that faults mapped and that a thread had zeroed before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub prezeroed_pages: u64,

@@ -1,4 +1,4 @@
-//! Do Ingens and HawkEye promote and recover what they should, when programs run on them?
+//! Do Ingens, HawkEye and Trident promote and recover what they should, when programs run on them?
 
 use crate::common::NoCode;
 
@@ -12,6 +12,7 @@ use proptest::prelude::*;
 const THP: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const INGENS: &str = include_str!("../../../python/contigua/data/designs/ingens.toml");
 const HAWKEYE: &str = include_str!("../../../python/contigua/data/designs/hawkeye.toml");
+const TRIDENT: &str = include_str!("../../../python/contigua/data/designs/trident.toml");
 
 const BASE: u64 = 0x4000_0000;
 const PAGE: u64 = 4096;
@@ -23,13 +24,18 @@ struct Server(Engine);
 
 impl Server {
     fn new(design: &str, more: &str) -> Self {
+        Self::sized(design, more, 64 << 20, RANGES * PARTS * PAGE)
+    }
+
+    /// A server with so much memory, and a mapping of a length.
+    fn sized(design: &str, more: &str, memory: u64, length: u64) -> Self {
         let design = crate::common::design(&format!("{design}{more}\n"));
-        let config = crate::common::config(design, crate::common::machine(64 << 20));
+        let config = crate::common::config(design, crate::common::machine(memory));
         let mut server = Self(crate::common::engine(RunConfig {
             detail: Detail::Additive,
             ..config
         }));
-        server.call(9, [0, RANGES * PARTS * PAGE, 3, 0x22, 0, 0], BASE);
+        server.call(9, [0, length, 3, 0x22, 0, 0], BASE);
         server
     }
 
@@ -190,11 +196,44 @@ fn faults_do_not_zero_what_was_zeroed_ahead() {
     assert!(ahead * 4 < zeroing, "{ahead} of {zeroing}");
 }
 
+/// The kernel's report of a process that uses a few pages of an aligned gigabyte.
+fn trident(more: &str, memory: u64) -> contigua_machine::KernelReport {
+    let mut server = Server::sized(TRIDENT, more, memory, 1 << 30);
+    server.touch(0..3);
+    server.after_background();
+    server.touch(PARTS..PARTS + 3);
+    server.after_background().kernel
+}
+
+#[test]
+fn trident_maps_1_gb_where_it_is_free() {
+    let kernel = trident("", 3 << 30);
+    let faults = kernel.faults_anonymous_4k + kernel.faults_anonymous_2m;
+    assert_eq!((kernel.giant_pages, faults), (1, 1), "all is mapped by one");
+    let kernel = trident("at_faults = false", 3 << 30);
+    assert_eq!((kernel.giant_pages, kernel.faults_anonymous_2m), (0, 2));
+    let kernel = trident("", 1 << 30);
+    let all = (kernel.giant_pages, kernel.giant_page_fallbacks);
+    assert_eq!(all, (0, 1), "memory is as large as the page");
+    assert_eq!(kernel.faults_anonymous_2m, 2);
+}
+
+#[test]
+fn trident_makes_1_gb_of_what_is_used_enough() {
+    let promoted = |more: &str| {
+        let soon = format!("at_faults = false\ninterval = \"1us\"\n{more}");
+        trident(&soon, 3 << 30).giant_page_promotions
+    };
+    assert_eq!(promoted("used_percent = 0"), 1);
+    assert_eq!(promoted("used_percent = 1"), 0, "2 MB of 1 GB are 0.2 %");
+    assert_eq!(promoted("used_percent = 0\npages = 0"), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(20)))]
     /// Stores are followed without a trace in what is simulated.
     #[test]
-    fn hawkeye_whose_threads_sleep_is_linux(
+    fn hawkeye_and_trident_whose_threads_sleep_are_linux(
         accesses in proptest::collection::vec((0..RANGES * PARTS, any::<bool>()), 1..300),
     ) {
         let run = |design: &str, more: &str| {
@@ -206,6 +245,7 @@ proptest! {
             (report.translation, report.kernel, report.time)
         };
         let linux = run(THP, "");
-        prop_assert_eq!(run(HAWKEYE, "zeroed_per_second = 0"), linux);
+        prop_assert_eq!(&run(HAWKEYE, "zeroed_per_second = 0"), &linux);
+        prop_assert_eq!(run(TRIDENT, "zeroed_per_second = 0"), linux);
     }
 }

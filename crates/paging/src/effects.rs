@@ -37,6 +37,12 @@ pub struct Effects {
     pub prezeroed: u64,
     /// 4 KB pages of zeros in huge pages that were taken back.
     pub zeros_recovered: u64,
+    /// Pages of 1 GB that faults mapped from free memory.
+    pub giants: u64,
+    /// Those that faults wanted and for which no range was free.
+    pub giants_failed: u64,
+    /// Pages of 1 GB made of smaller ones.
+    pub giants_made: u64,
     /// 4 KB pages copied.
     pub copied_4k: u64,
     /// Page-table nodes made.

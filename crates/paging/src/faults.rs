@@ -1,6 +1,6 @@
 //! Page faults, and which pages they map.
 
-use contigua_frames::{Effort, FrameClass, Owner, Request};
+use contigua_frames::{Effort, FrameClass, Owner, Pick, Request};
 use contigua_units::{Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
@@ -238,6 +238,13 @@ impl AddressSpace {
             }
             effects.fallbacks += 1;
         } else if wanted >= PageSize::Size2M {
+            if wanted == PageSize::Size1G && policy.takes_giant() {
+                if let Some(frame) = memory.take_giant(Pick::First, 0, &mut ()) {
+                    effects.giants += 1;
+                    return Some((frame, PageSize::Size1G));
+                }
+                effects.giants_failed += 1;
+            }
             match obtain_huge(class, effort, memory) {
                 Some(frame) => return Some((frame, PageSize::Size2M)),
                 None => effects.fallbacks += 1,

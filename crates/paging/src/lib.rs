@@ -13,6 +13,7 @@ mod coverage;
 mod effects;
 mod faults;
 mod folios;
+mod giant;
 pub mod holes;
 mod huge;
 mod looks;
@@ -33,6 +34,7 @@ mod table;
 mod vma;
 mod zero;
 
+pub use contigua_frames::Pick;
 pub use effects::{Effects, Fault, FaultKind, Resident, Written};
 pub use holes::{Filter, Fragmentation, HoleBitmaps, HoleKind, Holes, Pattern};
 pub use memory::Memory;

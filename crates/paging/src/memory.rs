@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Deref, DerefMut};
 
-use contigua_frames::{Boxed, FrameClass, Frames, Move, Moves, Request};
+use contigua_frames::{Boxed, FrameClass, Frames, Move, Moves, Pick, Request};
 use contigua_units::{Frame, Order, PageSize};
 
 use crate::effects::{Effects, Resident};
@@ -121,6 +121,13 @@ impl Memory {
             }
         }
         Some(block)
+    }
+
+    /// An aligned 1 GB in which nothing is unmovable. At most `most` frames are moved out of it.
+    pub fn take_giant(&mut self, pick: Pick, most: u32, moves: &mut dyn Moves) -> Option<Frame> {
+        let order = PageSize::Size1G.order();
+        self.frames
+            .allocate_emptied(order, FrameClass::Anonymous, pick, most, moves)
     }
 
     /// A huge page from those set aside.

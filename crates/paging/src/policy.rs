@@ -135,6 +135,17 @@ pub trait MappingPolicy: Send {
         false
     }
 
+    /// Returns true if faults that want 1 GB take a free range of memory (Trident).
+    fn takes_giant(&self) -> bool {
+        false
+    }
+
+    /// Returns true if the background makes a page of 1 GB of a range in which so many 4 KB pages are in use.
+    fn makes_giant(&self, vma: Vma, present: u64) -> bool {
+        let _ = (vma, present);
+        false
+    }
+
     /// Returns true if pages of 2 MB and 1 GB come from those set aside at boot.
     fn uses_reserved(&self) -> bool {
         false

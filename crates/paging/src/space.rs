@@ -57,6 +57,8 @@ pub struct AddressSpace {
     pub(crate) coverage: Coverage,
     /// Where a policy takes them back: pages of zeros in huge pages.
     pub(crate) blanks: Blanks,
+    /// Position of the background pass that makes pages of 1 GB.
+    pub(crate) giant_position: u64,
     /// Position of the background pass that fills holes.
     pub(crate) patch_position: u64,
     /// Perforated pages, by address.
@@ -121,6 +123,7 @@ impl AddressSpace {
             disabled: Disabled::default(),
             lazily_freed: VecDeque::new(),
             pass_position: 0,
+            giant_position: 0,
             patch_position: 0,
         })
     }

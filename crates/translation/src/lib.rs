@@ -25,7 +25,8 @@ pub use mmu::{Lookup, MissCounters, Mmu, MmuCounters, SideCounters};
 pub use radix::{Radix, allows, page};
 pub use schemes::thp::ShmemEnabled;
 pub use schemes::{
-    BackgroundPass, Look, PrimaryRegion, Recovery, ReservedPages, Scheme, SchemeConfig, Upkeep,
+    BackgroundPass, Giants, Look, PrimaryRegion, Recovery, ReservedPages, Scheme, SchemeConfig,
+    Upkeep,
 };
 pub use tlb::{Evicted, L1Config, L2Config, TlbConfig};
 pub use walk_cache::{WalkCache, WalkCacheConfig};

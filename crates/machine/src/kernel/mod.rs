@@ -645,6 +645,9 @@ impl Kernel {
         self.counters.folds += effects.folds;
         self.counters.table_lines_moved += effects.lines_moved;
         self.counters.segment_updates += effects.segment_updates;
+        self.counters.giant_pages += effects.giants;
+        self.counters.giant_page_fallbacks += effects.giants_failed;
+        self.counters.giant_page_promotions += effects.giants_made;
         self.counters.prezeroed_pages += effects.prezeroed;
         self.counters.zeros_recovered += effects.zeros_recovered;
         if self.host.is_none() {

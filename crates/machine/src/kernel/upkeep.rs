@@ -2,7 +2,7 @@
 //! recovery of zeros in huge pages, and zeroing ahead.
 
 use contigua_paging::{Promotion, SpaceId};
-use contigua_translation::{Look, Recovery, Upkeep};
+use contigua_translation::{Giants, Look, Recovery, Upkeep};
 use contigua_units::{Cycles, Megahertz, Order, PageSize};
 
 use super::Kernel;
@@ -10,6 +10,7 @@ use crate::processors::Mmus;
 
 /// Work, with times as cycles.
 pub(super) struct Plan {
+    giants: Option<(Giants, Cycles)>,
     look: Option<(Look, Cycles, Cycles)>,
     recovery: Option<(Recovery, Cycles)>,
     zeroed_per_second: u64,
@@ -24,6 +25,9 @@ impl Plan {
                 let interval = at_least_one(look.interval.at(clock));
                 (look, interval, look.window.at(clock))
             }),
+            giants: upkeep
+                .giants
+                .map(|giants| (giants, at_least_one(giants.interval.at(clock)))),
             recovery: upkeep
                 .recovery
                 .map(|recovery| (recovery, at_least_one(recovery.interval.at(clock)))),
@@ -45,6 +49,7 @@ pub(super) struct Due {
     look: Cycles,
     is_looking: bool,
     recovery: Cycles,
+    giants: Cycles,
     /// Memory is zeroed up to then.
     zeroed: Cycles,
     /// The space that was promoted in last.
@@ -57,6 +62,7 @@ impl Due {
             look: plan.look.map_or(Cycles::ZERO, |(_, interval, _)| interval),
             is_looking: false,
             recovery: plan.recovery.map_or(Cycles::ZERO, |(_, interval)| interval),
+            giants: plan.giants.map_or(Cycles::ZERO, |(_, interval)| interval),
             zeroed: Cycles::ZERO,
             last: 0,
         }
@@ -68,6 +74,7 @@ impl Kernel {
     pub(super) fn upkeep_is_due(&self, now: Cycles) -> bool {
         self.upkeep.look.is_some() && now >= self.due.look
             || self.upkeep.recovery.is_some() && now >= self.due.recovery
+            || self.upkeep.giants.is_some() && now >= self.due.giants
     }
 
     /// Does the regular work that is due.
@@ -103,6 +110,12 @@ impl Kernel {
             self.due.recovery += interval;
             work += self.recover(recovery, mmu);
         }
+        while let Some((giants, interval)) = self.upkeep.giants
+            && now >= self.due.giants
+        {
+            self.due.giants += interval;
+            work += self.in_each(mmu, |kernel, mmu| kernel.make_giants(giants, mmu));
+        }
         work
     }
 
@@ -120,6 +133,32 @@ impl Kernel {
             work += act(self, mmu);
         }
         self.current = before;
+        work
+    }
+
+    /// Makes pages of 1 GB in the current space, for as many as the pass may: a range is emptied for each.
+    fn make_giants(&mut self, giants: Giants, mmu: &mut Mmus) -> Cycles {
+        let mut work = Cycles::ZERO;
+        for _ in 0..giants.pages {
+            let space = self.spaces[usize::from(self.current.0)].as_mut();
+            let found = space.and_then(|space| space.next_giant(&*self.policy, &self.memory));
+            let Some(address) = found else {
+                break;
+            };
+            let mut moves = core::mem::take(&mut self.moves);
+            let frame = self
+                .memory
+                .take_giant(giants.pick, giants.most_moves, &mut moves);
+            work += self.follow_and_clear(moves, mmu);
+            let Some(frame) = frame else {
+                self.counters.giant_page_fallbacks += 1;
+                break;
+            };
+            let done = self.change_once(mmu, &mut |space, memory, effects, policy| {
+                space.promote_giant(address, frame, policy, memory, effects)
+            });
+            work += done.1;
+        }
         work
     }
 

@@ -111,6 +111,7 @@ impl Scheme for Config {
             look: (self.huge.enabled != Enabled::Never).then_some(look),
             recovery: self.recovers.then_some(recovery),
             zeroed_per_second: self.zeroed_per_second,
+            ..Upkeep::default()
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use contigua_paging::{Eligible, Hashing, MappingPolicy};
+use contigua_paging::{Eligible, Hashing, MappingPolicy, Pick};
 use contigua_units::ranges::Validate;
 use contigua_units::{Bytes, Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
@@ -25,12 +25,27 @@ pub struct BackgroundPass {
 /// Regular work of the kernel for its mapping half, beside the background pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Upkeep {
+    /// Pages of 1 GB made in the background.
+    pub giants: Option<Giants>,
     /// Looks at accessed bits.
     pub look: Option<Look>,
     /// Recovery of zeros in huge pages.
     pub recovery: Option<Recovery>,
     /// Free 4 KB pages that are zeroed in a second.
     pub zeroed_per_second: u64,
+}
+
+/// Pages of 1 GB made in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Giants {
+    /// Time from one pass to the next.
+    pub interval: Nanoseconds,
+    /// Pages that a pass makes of a process at most.
+    pub pages: u32,
+    /// Order in which ranges are emptied.
+    pub pick: Pick,
+    /// Frames that may move for one.
+    pub most_moves: u32,
 }
 
 /// Looks at accessed bits.
@@ -204,6 +219,8 @@ schemes! {
     ingens: Ingens, "ingens";
     /// Huge pages of ranges that are accessed most, and recovery of zeros.
     hawkeye: Hawkeye, "hawkeye";
+    /// Pages of all three sizes, at faults and in the background.
+    trident: Trident, "trident";
     /// A queue of prefetched translations.
     atp_sbfp: AtpSbfp, "atp-sbfp";
     /// Translations in lines of the L2 cache.
