@@ -178,6 +178,7 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         report["config"]["machine"]["network"] = {"gigabits_per_second": 100, "latency": "900ns"}
         if contiguitas := report["config"]["design"]["placement"].get("contiguitas"):
             contiguitas |= {"idle": "60s", "reserve_percent": 10.0, "bias": True, "by_type": True}
+            contiguitas["shelters_last"] = True
             contiguitas["resize"]["watermarks"] = True
         report["config"]["design"]["translation"]["thp"] |= {
             "use_zero_page": True,

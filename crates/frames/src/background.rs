@@ -4,7 +4,7 @@ use contigua_units::{Nanoseconds, Order, PAGE_BYTES};
 
 use crate::allocator::Frames;
 use crate::moving::Moves;
-use crate::policies::PlacementPolicy;
+use crate::policies::{Confinement, PlacementPolicy, Shelters};
 use crate::reclaim::Context;
 use crate::storage::Storage;
 
@@ -82,7 +82,8 @@ impl<S: Storage> Frames<S> {
         {
             self.empty_tainted(steering, moves);
         }
-        if is_woken {
+        let shelters_last = |c: &Confinement| c.shelters == Shelters::Last;
+        if is_woken || looks && self.confinement.as_ref().is_some_and(shelters_last) {
             self.evacuate_sheltered(moves);
         }
         if is_woken || looks || self.requested_movable > 0 {

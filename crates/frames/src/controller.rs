@@ -168,13 +168,7 @@ impl Controller {
         let Inputs { unmovable, .. } = inputs;
         let used = unmovable.size.get().saturating_sub(unmovable.free.get());
         let share = (used as f64 * self.give_back.reserve_percent / 100.0) as u64;
-        let room = unmovable
-            .size
-            .get()
-            .saturating_sub(inputs.least_unmovable.get());
-        let free = unmovable.free.get();
-        let spare = free.saturating_sub(2 * unmovable.high.get() + share);
-        spare.min(room) / inputs.granule.get() * inputs.granule.get()
+        beyond(inputs, 2 * unmovable.high.get() + share)
     }
 
     /// Memory that has been idle for long enough to go back.
@@ -215,20 +209,27 @@ impl Controller {
             (unmovable.size.get() as f64 * gain * pressure / 100.0) as u64
         };
         let is_low = |region: &RegionState| config.watermarks && region.free < region.low;
-        let is_short = is_low(unmovable) || inputs.requested.get() > 0;
-        if is_short || unmovable.pressure > config.unmovable_threshold && !is_cooling {
-            let missing = unmovable.high.get().saturating_sub(unmovable.free.get());
+        let starving = inputs.requested_movable.get();
+        let missing = |region: &RegionState| region.high.get().saturating_sub(region.free.get());
+        // A reserve is not filled from a side that has none.
+        let fills_reserve = is_low(unmovable) && starving == 0 && !is_low(movable);
+        // Nor is a request that failed met again while a movable one fails and this side has room.
+        let has_room = unmovable.free.get() >= unmovable.high.get() + inputs.requested.get();
+        let is_asked = inputs.requested.get() > 0 && !(starving > 0 && has_room);
+        let is_pressed = unmovable.pressure > config.unmovable_threshold && !is_cooling;
+        if is_asked || fills_reserve || is_pressed && starving == 0 {
             let grown = share(config.growth_gain, unmovable.pressure);
-            let amount = grown + missing.max(inputs.requested.get());
+            let amount = grown + missing(unmovable).max(inputs.requested.get());
             let amount = amount.next_multiple_of(granule.get());
             return Decision::Expand(Bytes::new(amount.clamp(granule.get(), largest)));
         }
-        // Nobody is killed for memory that lies idle on the other side.
-        let starving = inputs.requested_movable.get();
+        // Nobody is killed for memory that lies idle on the other side, nor for a reserve there.
         if starving > 0 {
             let granule = granule.get();
-            let amount = starving.next_multiple_of(granule).max(granule);
-            let amount = amount.min(self.spare(inputs)).min(largest);
+            let amount = starving.max(missing(movable)).next_multiple_of(granule);
+            let amount = amount
+                .min(beyond(inputs, unmovable.high.get()))
+                .min(largest);
             if amount > 0 {
                 return Decision::Shrink(Bytes::new(amount));
             }
@@ -240,8 +241,7 @@ impl Controller {
         if is_cooling || !wants_less || unmovable.pressure > config.unmovable_threshold / 2.0 {
             return Decision::Stay;
         }
-        let missing = movable.high.get().saturating_sub(movable.free.get());
-        let amount = (share(config.shrink_gain, movable.pressure) + missing)
+        let amount = (share(config.shrink_gain, movable.pressure) + missing(movable))
             .min(
                 unmovable
                     .free
@@ -262,6 +262,17 @@ impl Controller {
             Decision::Shrink(Bytes::new(amount))
         }
     }
+}
+
+/// Free memory of the unmovable region beyond a reserve, down to its smallest size; whole granules.
+fn beyond(inputs: &Inputs, reserve: u64) -> u64 {
+    let Inputs { unmovable, .. } = inputs;
+    let room = unmovable
+        .size
+        .get()
+        .saturating_sub(inputs.least_unmovable.get());
+    let spare = unmovable.free.get().saturating_sub(reserve).min(room);
+    spare / inputs.granule.get() * inputs.granule.get()
 }
 
 #[cfg(test)]
@@ -429,11 +440,45 @@ mod tests {
             controller.decide(&inputs),
             Decision::Shrink(Bytes::new(4 * MIB))
         );
+        // The reserve goes, too, but not what the unmovable region's own requests need.
         inputs.unmovable.free = Bytes::new(100 * MIB);
-        assert_eq!(
-            controller.decide(&inputs),
-            Decision::Stay,
-            "that is the reserve"
-        );
+        assert!(matches!(controller.decide(&inputs), Decision::Shrink(_)));
+        inputs.unmovable.free = Bytes::new(7 * MIB);
+        assert_eq!(controller.decide(&inputs), Decision::Stay);
+    }
+
+    #[test]
+    fn movable_memory_comes_up_to_its_high_watermark_at_once() {
+        let mut inputs = calm();
+        inputs.unmovable.free = Bytes::new(300 * MIB);
+        inputs.movable = RegionState {
+            free: Bytes::new(15 * MIB),
+            low: Bytes::new(20 * MIB),
+            high: Bytes::new(30 * MIB),
+            ..inputs.movable
+        };
+        inputs.requested_movable = Bytes::new(4096);
+        assert_eq!(decide(&inputs), Decision::Shrink(Bytes::new(16 * MIB)));
+    }
+
+    #[test]
+    fn a_reserve_is_not_filled_from_a_side_that_is_short_but_a_request_is_met() {
+        let mut inputs = calm();
+        inputs.unmovable.free = Bytes::new(3 * MIB);
+        assert_eq!(decide(&inputs), Decision::Expand(Bytes::new(4 * MIB)));
+        inputs.movable.free = Bytes::new(3 * MIB);
+        assert_eq!(decide(&inputs), Decision::Stay);
+        inputs.requested = Bytes::new(4096);
+        assert_eq!(decide(&inputs), Decision::Expand(Bytes::new(4 * MIB)));
+    }
+
+    #[test]
+    fn of_two_requests_that_failed_the_one_whose_side_has_room_waits() {
+        let mut inputs = calm();
+        inputs.requested = Bytes::new(4096);
+        inputs.requested_movable = Bytes::new(4096);
+        assert_eq!(decide(&inputs), Decision::Shrink(Bytes::new(2 * MIB)));
+        inputs.unmovable.free = Bytes::new(3 * MIB);
+        assert_eq!(decide(&inputs), Decision::Expand(Bytes::new(4 * MIB)));
     }
 }

@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::storage::Storage;
 
 /// Frames that a request reclaims at a time (Linux's `SWAP_CLUSTER_MAX`).
-const BATCH: u64 = 32;
+pub(crate) const BATCH: u64 = 32;
 /// Times that a request tries again as long as reclaim makes progress (Linux's
 /// `MAX_RECLAIM_RETRIES`).
 const ATTEMPTS: usize = 16;
@@ -156,6 +156,11 @@ impl<S: Storage> Frames<S> {
             if let Some(frame) = self.allocate(request) {
                 return Some(frame);
             }
+        }
+        if request.last_resort
+            && let Some(frame) = self.shelter(home, request)
+        {
+            return Some(frame);
         }
         let again = Request {
             last_resort: true,

@@ -3,13 +3,13 @@
 use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
 
 use crate::Error;
-use crate::allocator::{Frames, MOVABLE, UNMOVABLE};
+use crate::allocator::{Frames, MOVABLE, Region, UNMOVABLE};
 use crate::block::{BLOCK_FRAMES, MigrateType, block_of, first_frame};
 use crate::controller::{Decision, Inputs, RegionState};
 use crate::moving::Moves;
-use crate::policies::{Pinning, PlacementPolicy};
+use crate::policies::{Confinement, Pinning, PlacementPolicy, Shelters};
 use crate::pressure::Stall;
-use crate::reclaim::Context;
+use crate::reclaim::{BATCH, Context};
 use crate::record::Role;
 use crate::request::Request;
 use crate::storage::Storage;
@@ -215,10 +215,33 @@ impl<S: Storage> Frames<S> {
         Some(frame)
     }
 
+    /// Takes a single movable frame from the unmovable region for a request that would end in
+    /// somebody's death, beyond that region's low watermark.
+    pub(crate) fn shelter(&mut self, home: MigrateType, request: &Request) -> Option<Frame> {
+        let shelters = self.confinement.as_ref()?.shelters;
+        if shelters != Shelters::Last || home != MigrateType::Movable || request.order > Order::BASE
+        {
+            return None;
+        }
+        let is_low = |region: &Region| region.free <= region.watermarks.low();
+        // Linux reclaims the kernel's caches for this request, too.
+        if is_low(&self.regions[UNMOVABLE]) {
+            self.reclaim(UNMOVABLE, BATCH, Context::Direct);
+        }
+        if is_low(&self.regions[UNMOVABLE]) {
+            return None;
+        }
+        let frame = self.take_listed(MigrateType::Unmovable, Order::BASE)?;
+        self.counters.blocks_borrowed += 1;
+        self.finish(frame, request);
+        Some(frame)
+    }
+
     /// Moves movable frames that sheltered in the unmovable region back where they belong, as far
     /// as there is room; where the border is fixed, as many as the unmovable region is short of.
     pub(crate) fn evacuate_sheltered(&mut self, moves: &mut dyn Moves) {
-        let Some(confinement) = self.confinement.as_ref().filter(|c| c.shelters_movable) else {
+        let shelters = |c: &&Confinement| c.shelters != Shelters::Never;
+        let Some(confinement) = self.confinement.as_ref().filter(shelters) else {
             return;
         };
         let mut most = u64::MAX;
@@ -303,7 +326,7 @@ impl<S: Storage> Frames<S> {
         self.set_pinned(frame, false);
         let record = self.allocated(frame)?;
         let may_stay = self.confinement.as_ref().is_none_or(|confinement| {
-            confinement.shelters_movable && record.order() == Order::BASE
+            confinement.shelters == Shelters::Always && record.order() == Order::BASE
         });
         let is_astray = record.kind() == FrameKind::Movable && self.region_of(frame) == UNMOVABLE;
         if may_stay || !is_astray {

@@ -8,6 +8,7 @@ use contigua_units::{Frame, Order};
 use crate::allocator::Frames;
 use crate::block::{BLOCK_FRAMES, BlockRecord, MigrateType, block_of, blocks_of};
 use crate::ordered::ORDERS;
+use crate::policies::Shelters;
 use crate::record::{FrameClass, Role};
 use crate::storage::Storage;
 
@@ -156,7 +157,7 @@ impl<S: Storage> Frames<S> {
             "an unmovable block lies in the movable region"
         } else if !above
             && record.kind() == FrameKind::Movable
-            && (record.order() > Order::BASE || !confinement.shelters_movable)
+            && (record.order() > Order::BASE || confinement.shelters == Shelters::Never)
         {
             "a movable block lies in the unmovable region"
         } else if self.region_of(frame.offset(record.order().frames() - 1)) != self.region_of(frame)

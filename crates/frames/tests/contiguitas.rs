@@ -53,6 +53,70 @@ fn a_free_block_among_unmovable_memory_is_none_for_programs() {
     assert!(memory.allocate(&huge).is_some());
 }
 
+/// Strict as it is, nobody is killed while memory lies idle on the other side; what came there leaves
+/// when its own side has room.
+#[test]
+fn a_last_request_takes_idle_unmovable_memory_before_somebody_is_killed() {
+    let filled = |shelters_last| {
+        let placement = Placement::Contiguitas(policies::contiguitas::Config {
+            shelters_last,
+            ..config()
+        });
+        let mut memory = memory(64, placement);
+        let request = grouped(FrameClass::Anonymous, 0);
+        while memory.allocate_or_reclaim(&request, &mut ()).is_some() {}
+        memory
+    };
+    let last = Request {
+        last_resort: true,
+        ..grouped(FrameClass::Anonymous, 0)
+    };
+    assert_eq!(filled(false).allocate_or_reclaim(&last, &mut ()), None);
+    let mut memory = filled(true);
+    let mut sheltered = 0;
+    while let Some(frame) = memory.allocate_or_reclaim(&last, &mut ()) {
+        assert!(frame.get() < border(&memory));
+        sheltered += 1;
+    }
+    // All but the reserve of the unmovable region's own requests.
+    assert!(sheltered > 3500, "{sheltered} of 4096");
+    assert!(memory.allocate(&one(FrameClass::PageTable)).is_some());
+    let pair = Request {
+        order: Order::new(1),
+        ..last
+    };
+    assert_eq!(memory.allocate_or_reclaim(&pair, &mut ()), None);
+    assert_eq!(memory.validate(), Ok(()));
+    for _ in 0..8000 {
+        memory.free_oldest(Group(0));
+    }
+    memory.drain_per_cpu();
+    memory.background(Nanoseconds::new(1_000_000_000), &mut ());
+    let below = |(class, frame, _): (FrameClass, Frame, u32)| {
+        class == FrameClass::Anonymous && frame.get() < border(&memory)
+    };
+    assert_eq!(memory.blocks().filter(|&block| below(block)).count(), 0);
+    assert_eq!(memory.validate(), Ok(()));
+}
+
+/// As Linux shrinks them for any request.
+#[test]
+fn a_last_request_takes_the_kernels_caches_before_somebody_is_killed() {
+    let mut memory = confined(64);
+    memory.set_evict(Group(1), Evict::Shrink);
+    let slab = Request {
+        reclaimable: true,
+        ..grouped(FrameClass::Slab, 1)
+    };
+    while memory.allocate(&slab).is_some() {}
+    let mut request = grouped(FrameClass::Anonymous, 0);
+    while memory.allocate_or_reclaim(&request, &mut ()).is_some() {}
+    request.last_resort = true;
+    let sheltered = std::iter::from_fn(|| memory.allocate_or_reclaim(&request, &mut ())).count();
+    assert!(sheltered > 3500, "{sheltered} of 4096");
+    assert_eq!(memory.validate(), Ok(()));
+}
+
 /// A.1: neither side takes the other's requests, however full it is.
 #[test]
 fn each_request_is_served_on_its_side_even_if_it_fails() {

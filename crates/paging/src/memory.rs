@@ -23,6 +23,9 @@ pub struct Memory {
     /// Free frames that were zeroed before anybody asked for them.
     zeroed: u64,
     pub(crate) objects: Objects,
+    /// A request that fails now ends the program.
+    #[state(skip)]
+    is_last_try: bool,
 }
 
 /// Frames that hold zeros, as far as somebody has read them.
@@ -79,6 +82,15 @@ impl Pool {
 }
 
 impl Memory {
+    /// Says if a request that fails from now on ends the program ([`Request::last_resort`]).
+    pub fn set_last_try(&mut self, is_last_try: bool) {
+        self.is_last_try = is_last_try;
+    }
+
+    pub(crate) fn is_last_try(&self) -> bool {
+        self.is_last_try
+    }
+
     /// Sets huge pages of a size aside; how many there was room for. Pages of 1 GB are made by
     /// emptying ranges, which moves what is in them.
     pub fn reserve_huge(&mut self, size: PageSize, pages: u64, moves: &mut dyn Moves) -> u64 {
@@ -301,6 +313,7 @@ impl From<Frames<Boxed>> for Memory {
             sharing: Sharing::default(),
             zeros: Zeros::default(),
             zeroed: 0,
+            is_last_try: false,
             objects: Objects::default(),
             frames,
         }

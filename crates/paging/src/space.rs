@@ -526,7 +526,11 @@ pub(crate) fn obtain_node(
 /// A frame, if need be one that reclaim frees for it.
 pub(crate) fn obtain(class: FrameClass, memory: &mut Memory) -> Option<Frame> {
     // A single frame needs no compaction, so nothing moves under the caller's feet.
-    memory.allocate_or_reclaim(&Request::new(Order::BASE, class), &mut ())
+    let request = Request {
+        last_resort: memory.is_last_try(),
+        ..Request::new(Order::BASE, class)
+    };
+    memory.allocate_or_reclaim(&request, &mut ())
 }
 
 /// Effort of a fault in a mapping to get a 2 MB block when none is free.

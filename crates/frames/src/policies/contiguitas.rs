@@ -3,7 +3,7 @@
 
 use contigua_units::{Bytes, Nanoseconds, Order};
 
-use super::{Candidate, Confinement, Pinning, PlacementPolicy, Verdict, natural_type};
+use super::{Candidate, Confinement, Pinning, PlacementPolicy, Shelters, Verdict, natural_type};
 use crate::Request;
 use crate::block::MigrateType;
 use crate::controller;
@@ -18,6 +18,10 @@ use crate::lists::Discipline;
     schemars(rename = "contiguitas")
 )]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each switches a part of the design off, for ablations"
+)]
 pub struct Config {
     /// The unmovable region at boot, below which it never shrinks. Our choice.
     #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "2MiB", "x-maximum" = "1TiB")))]
@@ -26,6 +30,9 @@ pub struct Config {
     /// frames may use the unmovable region until a background pass moves them out (the authors'
     /// proposal to Linux in 2024).
     pub strict: bool,
+    /// Before somebody is killed, single movable frames use what is idle in the unmovable region,
+    /// until their own has room. Our choice: the paper does not say what happens then.
+    pub shelters_last: bool,
     /// Share of each region next to the border, in percent, that is used last. Our choice.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 100)))]
     pub border_window: u32,
@@ -55,6 +62,7 @@ impl Default for Config {
         Self {
             unmovable_min: Bytes::new(64 << 20),
             strict: true,
+            shelters_last: true,
             border_window: 10,
             bias: true,
             hardware_migration: false,
@@ -105,7 +113,11 @@ impl PlacementPolicy for Config {
             window_percent: self.border_window,
             hardware_migration: self.hardware_migration,
             by_type: self.hardware_migration && self.bias && self.by_type,
-            shelters_movable: !self.strict,
+            shelters: match (self.strict, self.shelters_last) {
+                (false, _) => Shelters::Always,
+                (true, true) => Shelters::Last,
+                (true, false) => Shelters::Never,
+            },
             give_back: controller::GiveBack {
                 idle: self.idle,
                 reserve_percent: self.reserve_percent,

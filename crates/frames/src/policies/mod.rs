@@ -51,6 +51,17 @@ pub enum Pinning {
     MoveFirst,
 }
 
+/// When single movable frames use the unmovable region, until a thread moves them out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shelters {
+    /// Not at all.
+    Never,
+    /// Before somebody is killed ([`Request::last_resort`]).
+    Last,
+    /// When their own has no block.
+    Always,
+}
+
 /// Two regions with a border between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Confinement {
@@ -65,8 +76,8 @@ pub struct Confinement {
     pub hardware_migration: bool,
     /// Requests take from the end of the unmovable region that suits their class.
     pub by_type: bool,
-    /// True if single movable frames may use the unmovable region for a while.
-    pub shelters_movable: bool,
+    /// When single movable frames may use the unmovable region for a while.
+    pub shelters: Shelters,
     /// When idle unmovable memory goes back.
     pub give_back: controller::GiveBack,
     /// When and how much to resize.

@@ -4,7 +4,7 @@
 
 use contigua_units::{Bytes, Order};
 
-use super::{Candidate, Confinement, Pinning, PlacementPolicy, Verdict, natural_type};
+use super::{Candidate, Confinement, Pinning, PlacementPolicy, Shelters, Verdict, natural_type};
 use crate::Request;
 use crate::block::MigrateType;
 use crate::controller;
@@ -60,7 +60,7 @@ impl PlacementPolicy for Config {
             window_percent: 0,
             hardware_migration: false,
             by_type: false,
-            shelters_movable: true,
+            shelters: Shelters::Always,
             give_back: controller::GiveBack::default(),
             resize: controller::Config::default(),
         })

@@ -330,6 +330,13 @@ impl Clock {
             if memory.is_clearing() {
                 place = self.wait_for_border(request, memory);
             }
+            place = place.or_else(|| {
+                let last = Request {
+                    last_resort: true,
+                    ..*request
+                };
+                memory.allocate_or_reclaim(&last)
+            });
         }
         if place.is_none() {
             let kind = request.class.kind();

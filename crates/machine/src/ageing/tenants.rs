@@ -34,6 +34,9 @@ pub(super) struct Population {
 #[derive(Clone)]
 struct Tenant {
     number: usize,
+    /// When it is here and how much it wants: the same under every design.
+    life: Random,
+    /// Which memory it takes and gives back. How often it is asked depends on the design.
     random: Random,
     state: State,
     /// Frames of single pages, for page tables.
@@ -71,12 +74,13 @@ impl Population {
         let memory = config.memory.frames() as f64;
         let even = memory * tenants.share * config.load / f64::from(tenants.count);
         let tenant = |number: u32| {
-            let mut random = Random::new(config.seed, "tenant", u64::from(number));
+            let mut life = Random::new(config.seed, "tenant", u64::from(number));
             // The first ones arrive in the first minutes.
-            let arrival = random.exponential(tenants.growth);
+            let arrival = life.exponential(tenants.growth);
             Tenant {
                 number: number as usize,
-                random,
+                life,
+                random: Random::new(config.seed, "memory of tenant", u64::from(number)),
                 state: State::Away(arrival),
                 small: 0,
                 frames: 0,
@@ -166,9 +170,9 @@ impl Tenant {
         memory.run_on(self.number);
         match self.state {
             State::Away(until) if clock.now >= until => {
-                let lifetime = self.random.exponential(config.lifetime);
+                let lifetime = self.life.exponential(config.lifetime);
                 let end = Nanoseconds::new(clock.now.get() + lifetime.get());
-                let size = 1.0 + config.spread * (2.0 * self.random.share() - 1.0);
+                let size = 1.0 + config.spread * (2.0 * self.life.share() - 1.0);
                 self.state = State::Here(end, even * size);
                 true
             }
@@ -303,7 +307,7 @@ impl Tenant {
         self.give_up(memory);
         while memory.free_oldest(Groups::files(self.number)).is_some() {}
         memory.forget_evicted(Groups::files(self.number));
-        let back = self.random.exponential(config.gap);
+        let back = self.life.exponential(config.gap);
         self.state = State::Away(Nanoseconds::new(now.get() + back.get()));
     }
 
@@ -398,12 +402,8 @@ mod tests {
     use crate::config::parse_design;
     use contigua_units::{Bytes, Frame};
 
-    #[test]
-    fn huge_pages_that_were_split_are_given_back_page_by_page() {
-        let profile = include_str!("../../../../python/contigua/data/profiles/web.toml");
-        let design = include_str!("../../../../python/contigua/data/designs/linux-thp.toml");
-        let minutes = |minutes: u64| Nanoseconds::new(minutes * 60_000_000_000);
-        let mut server = Server::new(AgeConfig {
+    fn server(design: &str, profile: &str) -> Server {
+        Server::new(AgeConfig {
             design_name: "design".to_owned(),
             design: parse_design(design, "design").unwrap(),
             profile_name: "profile".to_owned(),
@@ -416,7 +416,43 @@ mod tests {
             daily: false,
             nodes: 1,
         })
-        .unwrap();
+        .unwrap()
+    }
+
+    /// Otherwise a difference between two designs could be one between their loads.
+    #[test]
+    fn tenants_come_grow_and_go_alike_under_every_design() {
+        let profile = include_str!("../../../../python/contigua/data/profiles/mixed.toml");
+        let designs = [
+            include_str!("../../../../python/contigua/data/designs/linux-4k.toml"),
+            include_str!("../../../../python/contigua/data/designs/contiguitas-hw.toml"),
+        ];
+        let mut servers = designs.map(|design| server(design, profile));
+        for minutes in (10..=120).step_by(10) {
+            let lives = servers.each_mut().map(|server| {
+                server.run_until(Nanoseconds::new(minutes * 60_000_000_000));
+                let tenants = server.tenants.tenants.iter();
+                let states = tenants.map(|tenant| match tenant.state {
+                    State::Away(until) => (until, None),
+                    State::Here(until, size) => (until, Some(size as u64)),
+                });
+                states.collect::<Vec<_>>()
+            });
+            assert_eq!(lives[0], lives[1], "after {minutes} minutes");
+        }
+        assert!(
+            servers
+                .iter()
+                .all(|server| server.sample().events.server.kills == 0)
+        );
+    }
+
+    #[test]
+    fn huge_pages_that_were_split_are_given_back_page_by_page() {
+        let profile = include_str!("../../../../python/contigua/data/profiles/web.toml");
+        let design = include_str!("../../../../python/contigua/data/designs/linux-thp.toml");
+        let minutes = |minutes: u64| Nanoseconds::new(minutes * 60_000_000_000);
+        let mut server = server(design, profile);
         server.run_until(minutes(10));
         let memory = server.nodes.memories_mut().next().unwrap();
         let is_huge = |&(class, _, frames): &(FrameClass, Frame, u32)| {

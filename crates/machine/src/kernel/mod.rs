@@ -557,7 +557,12 @@ impl Kernel {
             let table = self.running().table().hashed();
             let helped = room(&self.memory) != before || table.is_some_and(Hashed::wants_to_grow);
             if attempts > MAX_OOM_RETRIES || !helped && attempts > 1 {
-                return Err(self.out_of_memory());
+                self.memory.set_last_try(true);
+                let (done, cycles) = self.change_once(mmu, &mut change);
+                self.memory.set_last_try(false);
+                return done
+                    .map(|()| work + cycles)
+                    .map_err(|_| self.out_of_memory());
             }
         }
     }
