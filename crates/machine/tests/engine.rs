@@ -912,3 +912,39 @@ fn a_table_that_finds_no_room_waits_for_the_border() {
     assert_eq!(report.frames.contiguous_allocations, 1);
     assert!(report.unmovable_region.unwrap().get() >= 32 << 20);
 }
+
+/// The unmovable region stays at its least size, half of memory.
+#[test]
+fn a_program_uses_idle_unmovable_memory_before_it_ends() {
+    for shelters in [true, false] {
+        let design = format!(
+            "description = \"\"\n[translation.base]\n\
+             [placement.contiguitas]\nunmovable_min = \"32MiB\"\nshelters_last = {shelters}\n"
+        );
+        let mut engine = crate::common::engine(crate::common::config(
+            crate::common::design(&design),
+            crate::common::machine(64 << 20),
+        ));
+        let process = ProcessId(0);
+        let length = 40 << 20;
+        let mapped = crate::common::syscall(9, [0, length, 3, 0x22, 0, 0], 0x4000_0000);
+        let populated = crate::common::syscall(28, [0x4000_0000, length, 23, 0, 0, 0], 0);
+        let mut run = |event: &Event| {
+            let words = event.encode();
+            engine.consume(Batch {
+                thread: ThreadId(0),
+                words: words.words(),
+                code: &Code,
+            })
+        };
+        run(&Event::ThreadStart { process }).unwrap();
+        run(&mapped).unwrap();
+        let done = run(&populated);
+        if shelters {
+            assert!(done.is_ok(), "{done:?}");
+        } else {
+            assert!(matches!(done, Err(Error::OutOfMemory { .. })), "{done:?}");
+        }
+        assert_eq!(engine.validate(), Ok(()));
+    }
+}
