@@ -267,7 +267,8 @@ def test_every_option_that_counts_instructions_takes_suffixes(command):
 def test_a_program_with_children_runs_under_each_design():
     # An event ring has at most 32 readers.
     every = designs.names()
-    for names in (every[:30], every[30:]):
+    for first in range(0, len(every), 30):
+        names = every[first : first + 30]
         results = run(
             ["sh", "-c", "/bin/true; /bin/true"],
             designs=names,
