@@ -213,7 +213,7 @@ impl Controller {
         let missing = |region: &RegionState| region.high.get().saturating_sub(region.free.get());
         // A reserve is not filled from a side that has none.
         let fills_reserve = is_low(unmovable) && starving == 0 && !is_low(movable);
-        // Nor is a request that failed met again while a movable one fails and this side has room.
+        // Nor does the region grow for a request that failed earlier while a movable one fails and it has room by now.
         let has_room = unmovable.free.get() >= unmovable.high.get() + inputs.requested.get();
         let is_asked = inputs.requested.get() > 0 && !(starving > 0 && has_room);
         let is_pressed = unmovable.pressure > config.unmovable_threshold && !is_cooling;

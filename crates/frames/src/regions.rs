@@ -215,8 +215,8 @@ impl<S: Storage> Frames<S> {
         Some(frame)
     }
 
-    /// Takes a single movable frame from the unmovable region for a request that would end in
-    /// somebody's death, beyond that region's low watermark.
+    /// Takes a single frame from the unmovable region, down to its low watermark, for a movable request whose failure
+    /// would invoke the OOM killer.
     pub(crate) fn shelter(&mut self, home: MigrateType, request: &Request) -> Option<Frame> {
         let shelters = self.confinement.as_ref()?.shelters;
         if shelters != Shelters::Last || home != MigrateType::Movable || request.order > Order::BASE

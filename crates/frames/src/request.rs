@@ -26,7 +26,7 @@ pub struct Request {
     pub long_lived: bool,
     /// The requester cannot wait, and may use what is kept for such requests.
     pub atomic: bool,
-    /// Reclaim and compaction have found no block for it.
+    /// Reclaim and compaction have found no block for it; if it fails, the OOM killer runs.
     pub last_resort: bool,
     /// Whom it wakes when memory is short.
     pub wakes: Wakes,

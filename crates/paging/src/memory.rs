@@ -82,7 +82,7 @@ impl Pool {
 }
 
 impl Memory {
-    /// Says if a request that fails from now on ends the program ([`Request::last_resort`]).
+    /// Sets whether a request that fails from now on ends the program ([`Request::last_resort`]).
     pub fn set_last_try(&mut self, is_last_try: bool) {
         self.is_last_try = is_last_try;
     }

@@ -30,8 +30,8 @@ pub struct Config {
     /// frames may use the unmovable region until a background pass moves them out (the authors'
     /// proposal to Linux in 2024).
     pub strict: bool,
-    /// Before somebody is killed, single movable frames use what is idle in the unmovable region,
-    /// until their own has room. Our choice: the paper does not say what happens then.
+    /// Before the OOM killer runs, single movable frames use free memory of the unmovable region,
+    /// until their own has room. Our choice: the papers do not say.
     pub shelters_last: bool,
     /// Share of each region next to the border, in percent, that is used last. Our choice.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 100)))]

@@ -56,7 +56,7 @@ pub enum Pinning {
 pub enum Shelters {
     /// Not at all.
     Never,
-    /// Before somebody is killed ([`Request::last_resort`]).
+    /// Before the OOM killer runs ([`Request::last_resort`]).
     Last,
     /// When their own has no block.
     Always,
