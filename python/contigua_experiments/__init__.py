@@ -73,6 +73,7 @@ EXPERIMENTS = [
     "rival-victima",
     "rival-chirp",
     "rival-trident",
+    "rival-ranger",
 ]
 
 __all__ = [

@@ -370,6 +370,21 @@ TINY = {
             }.items()
         },
     },
+    "rival-ranger": {
+        "memory": "2GiB",
+        **{
+            name: {
+                "program": "bloat",
+                "arguments": ["--size", "16MiB", "--kept", "100", "--reads", "10000"],
+                "designs": designs,
+            }
+            for name, designs in {
+                "fresh": ["linux", "ranger"],
+                "partial": ["linux", "ranger", "splitting"],
+                "full": ["linux", "ranger", "range", "ranger-range", "confined", "confined-range"],
+            }.items()
+        },
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

@@ -64,6 +64,7 @@ def reports():
             ),
             "nested-thp",
         ),
+        (contigua.RunOptions(**common, detail="translation"), "ranger"),
     ]
     return [
         report.values

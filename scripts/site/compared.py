@@ -123,7 +123,8 @@ def read(facts: Facts) -> Iterator[Design]:
         parts += [facts["translation"].get(name, {}) for one in host.values() for name in one]
         own = facts["design"].get(preset.name, {})
         parts = [own, *({k: v for k, v in part.items() if k not in own} for part in parts)]
-        is_placement = named["placement"] != DEFAULTS["placement"] or "migration" in named
+        moves = {"migration", "ranger"} & text.keys()
+        is_placement = named["placement"] != DEFAULTS["placement"] or bool(moves)
         kind = "nested" if host else "placement" if is_placement else "translation"
         yield Design(preset.name, kind, parts)
 

@@ -19,6 +19,7 @@ extern crate alloc;
 mod allocator;
 mod background;
 mod block;
+mod bring;
 mod chain;
 mod clearing;
 mod compaction;
@@ -47,6 +48,7 @@ mod watermarks;
 
 pub use allocator::Frames;
 pub use block::{BLOCK_FRAMES, BlockRecord, MigrateType};
+pub use bring::{Brought, Obstacle};
 pub use clearing::Relocation;
 pub use config::{Config, Costs, Defrag, Effort};
 pub use contiguous::Pick;

@@ -10,6 +10,7 @@ mod holes;
 mod iommu;
 mod machine;
 mod network;
+mod ranger;
 mod regions;
 mod run;
 
@@ -28,6 +29,7 @@ pub use self::holes::Holes;
 pub use self::iommu::IommuConfig;
 pub use self::machine::{KernelCosts, MachineConfig, PageTableLevels};
 pub use self::network::NetworkConfig;
+pub use self::ranger::RangerConfig;
 pub use self::regions::{Point, RegionConfig};
 pub use self::run::{AdvisedMemory, CONFIDENCE, Detail, RunConfig};
 use crate::Error;

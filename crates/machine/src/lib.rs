@@ -38,8 +38,8 @@ pub use engine::Engine;
 pub use error::Error;
 pub use report::{
     AdviceReport, CoreReport, DeviceReport, Ended, Estimate, Executed, KernelReport, MemoryReport,
-    MigrationReport, ProgramReport, Report, ResidencyReport, SampleReport, SyscallReport,
-    TimeReport,
+    MigrationReport, ProgramReport, RangerReport, Report, ResidencyReport, RunsReport,
+    SampleReport, SyscallReport, TimeReport,
 };
 pub use run::{Progress, Run, simulate, simulate_from};
 pub use unavailable::Unavailable;

@@ -78,6 +78,9 @@ pub struct Report {
     pub devices: Option<DeviceReport>,
     /// Page faults and the kernel's work for them.
     pub kernel: KernelReport,
+    /// Work of the thread that coalesces mappings; absent where the design has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranger: Option<RangerReport>,
     /// Events in physical memory.
     pub frames: contigua_frames::Counters,
     /// Size of the unmovable region at the end, where the placement has one.
@@ -437,6 +440,48 @@ pub struct Estimate {
     pub value: f64,
     /// `None` where nothing is known of the error.
     pub half_width: Option<f64>,
+}
+
+/// Work of the thread that coalesces mappings (Translation Ranger).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
+pub struct RangerReport {
+    /// Passes that began.
+    pub passes: u64,
+    /// 4 KB pages that were moved to free places.
+    pub moved_pages: u64,
+    /// 4 KB pages that were exchanged with what was in their places.
+    pub exchanged_pages: u64,
+    /// 2 MB pages made of small ones that were in place.
+    pub huge_pages_made: u64,
+    /// Cycles of all passes.
+    pub work_cycles: u64,
+    /// Cycles of the last pass.
+    pub last_work_cycles: u64,
+    /// 4 KB pages that the last pass left elsewhere, since they do not move.
+    pub left_immovable_pages: u64,
+    /// ... since their places are beyond the end of memory, or across the border of a region.
+    pub left_outside_pages: u64,
+    /// ... since pages of another size are in their places.
+    pub left_unlike_pages: u64,
+    /// ... since what is in their places does not move.
+    pub left_unmovable_pages: u64,
+    /// Runs of the process with the most memory, at the end.
+    pub runs: RunsReport,
+}
+
+/// Runs of pages that are contiguous in both address spaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
+pub struct RunsReport {
+    /// Memory in all of them.
+    pub bytes: u64,
+    /// Their number.
+    pub runs: u64,
+    /// The fewest that hold 99 % of the memory.
+    pub covering_99_percent: u64,
+    /// Memory in runs of at least 2 MB.
+    pub bytes_in_2m: u64,
+    /// The longest one.
+    pub longest_bytes: u64,
 }
 
 /// The simulated kernel's work.

@@ -214,6 +214,7 @@ impl Engine {
             migration: self.migration_report(),
             devices: self.memory.is_some().then(|| self.devices.report()),
             kernel: self.kernel.counters,
+            ranger: self.kernel.ranger(),
             frames: self.kernel.memory_events(),
             unmovable_region: self.kernel.unmovable_region(),
             syscalls: self.kernel.syscalls,

@@ -1,4 +1,4 @@
-//! Do Ingens, HawkEye and Trident promote and recover what they should, when programs run on them?
+//! Do Ingens, HawkEye, Trident and Translation Ranger do what they should, when programs run on them?
 
 use crate::common::NoCode;
 
@@ -13,6 +13,7 @@ const THP: &str = include_str!("../../../python/contigua/data/designs/linux-thp.
 const INGENS: &str = include_str!("../../../python/contigua/data/designs/ingens.toml");
 const HAWKEYE: &str = include_str!("../../../python/contigua/data/designs/hawkeye.toml");
 const TRIDENT: &str = include_str!("../../../python/contigua/data/designs/trident.toml");
+const RANGER: &str = include_str!("../../../python/contigua/data/designs/ranger.toml");
 
 const BASE: u64 = 0x4000_0000;
 const PAGE: u64 = 4096;
@@ -248,4 +249,39 @@ proptest! {
         prop_assert_eq!(&run(HAWKEYE, "zeroed_per_second = 0"), &linux);
         prop_assert_eq!(run(TRIDENT, "zeroed_per_second = 0"), linux);
     }
+}
+
+/// Translation Ranger's report of a process that uses small pages in descending order, which lie in ascending frames.
+fn ranger(more: &str) -> contigua_machine::RangerReport {
+    let soon = "interval = \"1us\"\nalign = \"2m\"";
+    let small = RANGER.replace("\"always\"", "\"madvise\"");
+    let mut server = Server::new(&small, &format!("{soon}\n{more}"));
+    (0..RANGES * PARTS)
+        .rev()
+        .for_each(|page| server.access(page, true));
+    let report = server.after_background();
+    let work = report.time.as_ref().expect("cycles are counted");
+    let ranger = report.ranger.expect("the design has the thread");
+    assert!(work.breakdown.kernel.get() >= ranger.work_cycles);
+    ranger
+}
+
+#[test]
+fn ranger_makes_a_mapping_one_run() {
+    let least = "least = \"2MiB\"";
+    let still = ranger(&format!("{least}\nmoves = false"));
+    assert_eq!((still.passes, still.work_cycles), (0, 0));
+    assert!(still.runs.runs > 100, "{still:?}");
+    let all = ranger(least);
+    assert!(all.runs.covering_99_percent <= 3, "{all:?}");
+    assert!(
+        all.runs.bytes_in_2m > (RANGES - 1) * PARTS * PAGE,
+        "{all:?}"
+    );
+    assert!(all.moved_pages + all.exchanged_pages > 0 && all.work_cycles > 0);
+    assert_eq!(
+        all.huge_pages_made, 0,
+        "the program does not ask for huge pages"
+    );
+    assert!(ranger("").runs.runs > 100, "the mapping is too small");
 }

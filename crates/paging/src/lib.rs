@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod anchors;
 mod blanks;
 mod changes;
 mod coverage;
@@ -24,6 +25,7 @@ mod orders;
 mod perforated;
 mod policy;
 mod primary;
+mod ranger;
 mod recovery;
 mod segment;
 mod shared;
@@ -34,7 +36,7 @@ mod table;
 mod vma;
 mod zero;
 
-pub use contigua_frames::Pick;
+pub use contigua_frames::{Brought, Obstacle, Pick};
 pub use effects::{Effects, Fault, FaultKind, Resident, Written};
 pub use holes::{Filter, Fragmentation, HoleBitmaps, HoleKind, Holes, Pattern};
 pub use memory::Memory;
@@ -44,6 +46,7 @@ pub use policy::{
     CollapseContext, FaultContext, HoleVerdict, MappingPolicy, Promotion, SharedContext,
 };
 pub use primary::{Eligible, PRIMARY_START, Place, Primary};
+pub use ranger::{RangerStep, Ranging, Runs};
 pub use segment::Segment;
 pub use shared::SharedMemory;
 pub use smaps::MappingMemory;

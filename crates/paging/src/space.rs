@@ -10,6 +10,7 @@ use contigua_units::{Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 use rangemap::RangeMap;
 
 use crate::Error;
+use crate::anchors::Anchors;
 use crate::blanks::Blanks;
 use crate::coverage::Coverage;
 use crate::effects::{Effects, Resident};
@@ -59,6 +60,8 @@ pub struct AddressSpace {
     pub(crate) blanks: Blanks,
     /// Position of the background pass that makes pages of 1 GB.
     pub(crate) giant_position: u64,
+    /// Where a thread brings its pages.
+    pub(crate) anchors: Anchors,
     /// Position of the background pass that fills holes.
     pub(crate) patch_position: u64,
     /// Perforated pages, by address.
@@ -114,6 +117,7 @@ impl AddressSpace {
             fragmentation: None,
             primary: None,
             offsets: Offsets::default(),
+            anchors: Anchors::default(),
             coverage: Coverage::default(),
             blanks: Blanks::default(),
             assumes_mappings: false,

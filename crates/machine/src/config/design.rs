@@ -8,6 +8,8 @@ use contigua_units::Nanoseconds;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ranger::RangerConfig;
+
 /// A design, which is compared with others: a file in `designs/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +27,9 @@ pub struct DesignConfig {
     /// How pages of a running program move.
     #[serde(default)]
     pub migration: MigrationConfig,
+    /// The thread that coalesces mappings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranger: Option<RangerConfig>,
     /// The host, when the kernel runs in a virtual machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostConfig>,

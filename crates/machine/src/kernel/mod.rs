@@ -8,6 +8,7 @@ pub(crate) mod demand;
 pub(crate) mod history;
 mod host;
 mod pins;
+mod ranger;
 mod relocate;
 mod residency;
 mod sharing;
@@ -34,7 +35,7 @@ use crate::config::{KernelCosts, RunConfig};
 use crate::limits::check_memory;
 use crate::mover::Mover;
 use crate::processors::Mmus;
-use crate::report::{AdviceReport, KernelReport, MemoryReport, SyscallReport};
+use crate::report::{AdviceReport, KernelReport, MemoryReport, RangerReport, SyscallReport};
 use advised::Advised;
 use demand::Demand;
 use host::Host;
@@ -141,6 +142,7 @@ pub(crate) struct Kernel {
     page_tables_before: u64,
     pub(crate) contiguity_before: Contiguity,
     pub(crate) counters: KernelReport,
+    ranger: RangerReport,
     pub(crate) syscalls: SyscallReport,
     pub(crate) advice: AdviceReport,
     pub(crate) peak: MemoryReport,
@@ -174,7 +176,7 @@ impl Kernel {
         let pass = scheme
             .background()
             .map(|pass| (pass, pass.interval.at(machine.clock)));
-        let upkeep = Plan::new(scheme.upkeep(), machine.clock);
+        let upkeep = Plan::new(scheme.upkeep(), config.design.ranger.clone(), machine.clock);
         let mut kernel = Self {
             contiguity_before: memory.contiguity(),
             memory,
@@ -216,6 +218,7 @@ impl Kernel {
             events_before: Counters::default(),
             page_tables_before: 0,
             counters: KernelReport::default(),
+            ranger: RangerReport::default(),
             syscalls: SyscallReport::default(),
             advice: AdviceReport::default(),
             peak: MemoryReport::default(),
@@ -362,6 +365,7 @@ impl Kernel {
 
     pub(crate) fn reset_counters(&mut self) {
         self.counters = KernelReport::default();
+        self.ranger = RangerReport::default();
         self.syscalls = SyscallReport::default();
         self.advice = AdviceReport::default();
         self.residency.restart();

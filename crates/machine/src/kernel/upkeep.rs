@@ -1,16 +1,18 @@
-//! Regular work of the kernel for policies that measure accesses: looks at accessed bits, promotion by what they found,
-//! recovery of zeros in huge pages, and zeroing ahead.
+//! Regular work of the kernel beside the background pass: looks at accessed bits, promotion by what they found,
+//! recovery of zeros in huge pages, pages of 1 GB, coalescing of mappings, and zeroing ahead.
 
 use contigua_paging::{Promotion, SpaceId};
 use contigua_translation::{Giants, Look, Recovery, Upkeep};
 use contigua_units::{Cycles, Megahertz, Order, PageSize};
 
 use super::Kernel;
+use crate::config::RangerConfig;
 use crate::processors::Mmus;
 
 /// Work, with times as cycles.
 pub(super) struct Plan {
     giants: Option<(Giants, Cycles)>,
+    ranger: Option<(RangerConfig, Cycles)>,
     look: Option<(Look, Cycles, Cycles)>,
     recovery: Option<(Recovery, Cycles)>,
     zeroed_per_second: u64,
@@ -18,7 +20,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(upkeep: Upkeep, clock: Megahertz) -> Self {
+    pub(super) fn new(upkeep: Upkeep, ranger: Option<RangerConfig>, clock: Megahertz) -> Self {
         let at_least_one = |cycles: Cycles| Cycles::new(cycles.get().max(1));
         Self {
             look: upkeep.look.map(|look| {
@@ -28,12 +30,27 @@ impl Plan {
             giants: upkeep
                 .giants
                 .map(|giants| (giants, at_least_one(giants.interval.at(clock)))),
+            ranger: ranger.map(|ranger| {
+                let interval = at_least_one(ranger.interval.at(clock));
+                (ranger, interval)
+            }),
             recovery: upkeep
                 .recovery
                 .map(|recovery| (recovery, at_least_one(recovery.interval.at(clock)))),
             zeroed_per_second: upkeep.zeroed_per_second,
             clock,
         }
+    }
+
+    /// Returns true if runs are counted, and perhaps made.
+    pub(super) fn ranges(&self) -> bool {
+        self.ranger.is_some()
+    }
+
+    /// The thread that coalesces mappings, if it moves anything, and its interval.
+    fn ranger(&self) -> Option<(&RangerConfig, Cycles)> {
+        let (config, interval) = self.ranger.as_ref()?;
+        config.moves.then_some((config, *interval))
     }
 
     /// Returns true if the engine has to tell of the program's stores.
@@ -50,6 +67,7 @@ pub(super) struct Due {
     is_looking: bool,
     recovery: Cycles,
     giants: Cycles,
+    ranger: Cycles,
     /// Memory is zeroed up to then.
     zeroed: Cycles,
     /// The space that was promoted in last.
@@ -63,6 +81,7 @@ impl Due {
             is_looking: false,
             recovery: plan.recovery.map_or(Cycles::ZERO, |(_, interval)| interval),
             giants: plan.giants.map_or(Cycles::ZERO, |(_, interval)| interval),
+            ranger: plan.ranger().map_or(Cycles::ZERO, |(_, interval)| interval),
             zeroed: Cycles::ZERO,
             last: 0,
         }
@@ -75,6 +94,7 @@ impl Kernel {
         self.upkeep.look.is_some() && now >= self.due.look
             || self.upkeep.recovery.is_some() && now >= self.due.recovery
             || self.upkeep.giants.is_some() && now >= self.due.giants
+            || self.upkeep.ranger().is_some() && now >= self.due.ranger
     }
 
     /// Does the regular work that is due.
@@ -116,11 +136,19 @@ impl Kernel {
             self.due.giants += interval;
             work += self.in_each(mmu, |kernel, mmu| kernel.make_giants(giants, mmu));
         }
+        if let Some((config, interval)) = self.upkeep.ranger()
+            && now >= self.due.ranger
+        {
+            let config = config.clone();
+            // It sleeps for so long behind each pass.
+            self.due.ranger = now + interval;
+            work += self.range_all(&config, mmu);
+        }
         work
     }
 
     /// Does something in each process's space.
-    fn in_each(
+    pub(super) fn in_each(
         &mut self,
         mmu: &mut Mmus,
         mut act: impl FnMut(&mut Self, &mut Mmus) -> Cycles,
