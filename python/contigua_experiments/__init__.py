@@ -74,6 +74,7 @@ EXPERIMENTS = [
     "rival-chirp",
     "rival-trident",
     "rival-ranger",
+    "rival-mosaic",
 ]
 
 __all__ = [

@@ -352,6 +352,34 @@ TINY = {
         },
     },
     "rival-victima": {"memory": "256MiB", "parts": {"gups": GUPS}},
+    "rival-mosaic": {
+        "memory": "256MiB",
+        "cells": {
+            **find("rival-mosaic").inputs["quick"]["cells"],
+            **{
+                f"{name}-full": f"{design} scattered:0.2"
+                for name, design in {
+                    "4": "mosaic",
+                    "64": "mosaic-64",
+                    "colt": "colt",
+                    "thp": "linux-thp",
+                }.items()
+            },
+        },
+        "parts": {"gups": GUPS},
+        "fills": {
+            "fresh": {
+                "arguments": ["--size", "124MiB", "--stride", "1"],
+                "memory": "128MiB",
+                "age": "fresh",
+            },
+            "full": {
+                "arguments": ["--size", "64MiB", "--stride", "1"],
+                "memory": "128MiB",
+                "age": "full",
+            },
+        },
+    },
     "rival-trident": {
         "memory": "2GiB",
         **{

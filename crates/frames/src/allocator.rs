@@ -6,6 +6,7 @@
 
 mod accounts;
 mod at_hand;
+mod at_place;
 mod empty;
 mod ends;
 mod marks;

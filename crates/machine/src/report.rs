@@ -580,6 +580,15 @@ pub struct KernelReport {
     /// Lines of such tables that moved, to make room or to grow.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub table_lines_moved: u64,
+    /// Pages for which all frames that their hashes name were in use.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub placement_conflicts: u64,
+    /// Frames of the server in use with the first of these.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub used_at_first_conflict: u64,
+    /// Pages placed anywhere, because nothing in these frames could be evicted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub misplaced_pages: u64,
     /// Pages of the program, of any size, that the kernel moved to other frames.
     pub pages_moved: u64,
     /// Times that other cores were interrupted to invalidate.

@@ -55,6 +55,10 @@ pub struct Effects {
     pub splits: u64,
     /// Accesses that no mapping explained; a page was mapped for each.
     pub unexplained: u64,
+    /// Pages for which all frames that their hashes name were in use.
+    pub conflicts: u64,
+    /// Those that were placed anywhere, because nothing in these frames could be evicted.
+    pub misplaced: u64,
     /// Perforated pages made.
     pub perforations: u64,
     /// Holes made in pages that were mapped.

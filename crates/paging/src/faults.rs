@@ -137,7 +137,7 @@ impl AddressSpace {
             if let Some(fault) = done {
                 return Ok(fault);
             }
-            let frame = self.obtain_base(class, memory, effects)?;
+            let frame = self.obtain_page(address, class, memory, effects)?;
             (frame, PageSize::Size4K)
         };
         let leaf = Leaf {
@@ -303,7 +303,7 @@ impl AddressSpace {
                 return self.make_writable(address, leaf, vma, memory, effects);
             }
         }
-        let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
+        let frame = self.obtain_page(address, FrameClass::Anonymous, memory, effects)?;
         let size = PageSize::Size4K;
         // Reclaim may have taken the page itself. Writing the entry is part of a fault.
         if let Some(old) = self.take(address, memory, effects) {

@@ -12,6 +12,7 @@ use rangemap::RangeMap;
 use crate::Error;
 use crate::anchors::Anchors;
 use crate::blanks::Blanks;
+use crate::buckets::Buckets;
 use crate::coverage::Coverage;
 use crate::effects::{Effects, Resident};
 use crate::holes::Fragmentation;
@@ -19,15 +20,12 @@ use crate::memory::Memory;
 use crate::offsets::Offsets;
 use crate::perforated::page::Perforated;
 use crate::primary::region::Primary;
+pub(crate) use crate::space_id::SpaceId;
 use crate::stack::Stack;
 use crate::table::hashed::{Growth, Hashed, Hashing};
 use crate::table::visit::Cursor;
 use crate::table::{Leaf, Levels, NodeFrames, PageTable, TableError};
 use crate::vma::{Disabled, HugeAdvice, Vma};
-
-/// Names an address space; TLB entries are tagged with it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Plain)]
-pub struct SpaceId(pub u16);
 
 /// Lazily freed pages that are taken back at a time when memory is short (Linux's
 /// `SWAP_CLUSTER_MAX`).
@@ -87,6 +85,8 @@ pub struct TableShape {
     pub has_shadows: bool,
     /// Hashed tables in place of the tree.
     pub hashing: Option<Hashing>,
+    /// Buckets of memory in which pages are placed by hashes.
+    pub buckets: Option<Buckets>,
 }
 
 impl AddressSpace {
@@ -103,12 +103,13 @@ impl AddressSpace {
     /// # Errors
     /// [`Error::OutOfMemory`] when there is no frame for the root of its page table.
     pub fn with(id: SpaceId, shape: TableShape, memory: &mut Memory) -> Result<Self, Error> {
-        let table = if let Some(hashing) = shape.hashing {
+        let mut table = if let Some(hashing) = shape.hashing {
             PageTable::with_hashing(hashing, shape.levels)
         } else {
             let root = obtain(FrameClass::PageTable, memory).ok_or(Error::OutOfMemory)?;
             PageTable::with(root, shape.levels, shape.has_shadows)
         };
+        table.place_in(shape.buckets);
         Ok(Self {
             id,
             vmas: RangeMap::new(),
@@ -174,6 +175,7 @@ impl AddressSpace {
             levels: self.table.levels(),
             has_shadows: self.table.has_shadows(),
             hashing: self.table.hashed().map(Hashed::hashing),
+            buckets: self.table.buckets(),
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) mod visit;
 
 use contigua_units::{Frame, Order, PageSize, PhysAddr, VirtAddr, VirtRange};
 
+use crate::buckets::Buckets;
+
 pub use self::entry::Leaf;
 use self::entry::{Entry, LEAF, MAX_NODES, PRESENT, mark};
 use self::hashed::{Growth, Hashed, Hashing};
@@ -110,6 +112,8 @@ pub struct PageTable {
     levels: Levels,
     has_shadows: bool,
     hashed: Option<Hashed>,
+    /// Buckets in which its pages are placed by hashes.
+    buckets: Option<Buckets>,
 }
 
 impl PageTable {
@@ -132,6 +136,7 @@ impl PageTable {
             levels,
             has_shadows,
             hashed: None,
+            buckets: None,
         };
         table.new_node(root);
         table
@@ -150,6 +155,18 @@ impl PageTable {
     #[must_use]
     pub fn hashed(&self) -> Option<&Hashed> {
         self.hashed.as_ref()
+    }
+
+    /// Says in which buckets its pages are placed by hashes.
+    pub fn place_in(&mut self, buckets: Option<Buckets>) {
+        self.buckets = buckets;
+    }
+
+    /// Buckets in which its pages are placed by hashes, as hardware has them in a register.
+    #[inline]
+    #[must_use]
+    pub const fn buckets(&self) -> Option<Buckets> {
+        self.buckets
     }
 
     /// Lets hashed tables that want to grow take blocks of memory.

@@ -77,7 +77,7 @@ impl AddressSpace {
     ) -> Result<Fault, Error> {
         let page = VirtRange::page_around(address, zeros.size);
         if zeros.size == PageSize::Size4K {
-            let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
+            let frame = self.obtain_page(address, FrameClass::Anonymous, memory, effects)?;
             self.take(address, memory, effects);
             let leaf = Leaf {
                 dirty: true,

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::common::{
-    BASE, ID, L2_LATENCY, Recorder, Tested, grow, memory, mmu_of, schemes, small_tlb,
+    BASE, ID, L2_LATENCY, Recorder, Tested, buckets, grow, memory, mmu_of, schemes, small_tlb,
 };
 use contigua_paging::{
     AddressSpace, Effects, Hashing, MappingPolicy, Memory, SpaceId, TableShape, Vma,
@@ -56,6 +56,7 @@ fn space(scheme: &dyn Scheme, memory: &mut Memory) -> AddressSpace {
     let shape = TableShape {
         has_shadows: scheme.has_shadows(),
         hashing: scheme.hashing(),
+        buckets: buckets(scheme, memory),
         ..TableShape::default()
     };
     let mut space = AddressSpace::with(ID, shape, memory).unwrap();

@@ -5,6 +5,7 @@ mod chirp;
 mod common;
 mod documentation;
 mod hooks;
+mod mosaic;
 mod perforated;
 mod reference;
 mod rivals;

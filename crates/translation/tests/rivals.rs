@@ -75,7 +75,12 @@ impl World {
         Self::with(name, more, nested, scattered)
     }
 
-    fn with(name: &str, more: &str, nested: bool, frame_of: impl Fn(u64) -> u64) -> Self {
+    pub(crate) fn with(
+        name: &str,
+        more: &str,
+        nested: bool,
+        frame_of: impl Fn(u64) -> u64,
+    ) -> Self {
         let walk_caches = NestedConfig::default();
         let scheme = scheme(name, more);
         let mmu = mmu_of(
@@ -96,7 +101,7 @@ impl World {
         }
     }
 
-    fn read(&mut self, page: u64) {
+    pub(crate) fn read(&mut self, page: u64) {
         self.read_by(page, 0);
     }
 
@@ -157,7 +162,7 @@ impl World {
     }
 
     /// Reads random pages.
-    fn read_at_random(&mut self, count: u64) {
+    pub(crate) fn read_at_random(&mut self, count: u64) {
         let mut state = 1_u64;
         for _ in 0..count {
             state = state

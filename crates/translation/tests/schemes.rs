@@ -1,7 +1,7 @@
 //! Does every scheme translate as a plain table of 4 KB pages would, whatever the kernel does
 //! meanwhile, on several cores, natively and in a virtual machine?
 
-use crate::common::{BASE, Tested, grow, memory, schemes, small_tlb};
+use crate::common::{BASE, Tested, buckets, grow, memory, schemes, small_tlb};
 use contigua_paging::{
     AddressSpace, Effects, FaultKind, Fragmentation, HoleKind, HugeAdvice, Levels, MappingPolicy,
     Memory, Pattern, Segment, SpaceId, TableShape, Vma, VmaKind,
@@ -35,12 +35,13 @@ struct Side {
 
 impl Side {
     fn new(scheme: Tested, frames: usize, levels: Levels) -> Self {
+        let mut memory = memory(frames);
         let shape = TableShape {
             levels,
             has_shadows: scheme.has_shadows(),
             hashing: scheme.hashing(),
+            buckets: buckets(&*scheme, &memory),
         };
-        let mut memory = memory(frames);
         if let Some(reserved) = scheme.reserved() {
             memory.reserve_huge(reserved.size, 3, &mut ());
         }

@@ -60,6 +60,7 @@ impl Host {
             levels: run.machine.page_table_levels.0,
             has_shadows: scheme.has_shadows(),
             hashing: None,
+            buckets: None,
         };
         let mut space = AddressSpace::with(SpaceId(0), shape, &mut memory).map_err(no_room)?;
         // Another seed than the guest's: the two are fragmented independently.

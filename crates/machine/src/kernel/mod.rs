@@ -20,8 +20,8 @@ use std::sync::atomic::AtomicBool;
 use contigua_contiguity::Contiguity;
 use contigua_frames::{Counters, FrameClass, Move};
 use contigua_paging::{
-    AddressSpace, Effects, FaultKind, Fragmentation, Hashed, Leaf, MappingPolicy, Memory, Place,
-    Resident, Segment, SpaceId, TableShape, Written,
+    AddressSpace, Buckets, Effects, FaultKind, Fragmentation, Hashed, Leaf, MappingPolicy, Memory,
+    Place, Resident, Segment, SpaceId, TableShape, Written,
 };
 use contigua_program::wire::{ProcessId, ThreadId};
 use contigua_translation::{Access, BackgroundPass, PrimaryRegion, Tables};
@@ -177,6 +177,8 @@ impl Kernel {
             .background()
             .map(|pass| (pass, pass.interval.at(machine.clock)));
         let upkeep = Plan::new(scheme.upkeep(), config.design.ranger.clone(), machine.clock);
+        let buckets = scheme.places_by_hash();
+        let buckets = buckets.then(|| Buckets::of(memory.total()));
         let mut kernel = Self {
             contiguity_before: memory.contiguity(),
             memory,
@@ -186,6 +188,7 @@ impl Kernel {
                 levels: machine.page_table_levels.0,
                 has_shadows: scheme.has_shadows(),
                 hashing: scheme.hashing(),
+                buckets,
             },
             primary: scheme.primary(),
             scenario: config.holes.map(|holes| holes.scenario(config.seed)),
@@ -648,6 +651,12 @@ impl Kernel {
         self.counters.huge_page_collapses += effects.collapses;
         self.counters.huge_page_splits += effects.splits;
         self.counters.unexplained_accesses += effects.unexplained;
+        if effects.conflicts > 0 && self.counters.placement_conflicts == 0 {
+            let used = self.memory.total() - self.memory.free_frames();
+            self.counters.used_at_first_conflict = used;
+        }
+        self.counters.placement_conflicts += effects.conflicts;
+        self.counters.misplaced_pages += effects.misplaced;
         self.counters.perforations += effects.perforations;
         self.counters.punches += effects.punches;
         self.counters.patches += effects.patches;

@@ -119,6 +119,11 @@ pub trait Scheme: Validate {
         None
     }
 
+    /// Pages are placed by hashes of their numbers, in buckets of the server's memory.
+    fn places_by_hash(&self) -> bool {
+        false
+    }
+
     /// The primary region that the mapping half asks for.
     fn primary(&self) -> Option<PrimaryRegion> {
         None
@@ -227,6 +232,8 @@ schemes! {
     victima: Victima, "victima";
     /// L2 TLB entries that signatures of control flow replace.
     chirp: Chirp, "chirp";
+    /// TLB entries for pages that hashes place.
+    mosaic: Mosaic, "mosaic";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }

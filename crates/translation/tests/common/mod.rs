@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use contigua_cache::Geometry;
 use contigua_frames::{Boxed, Config, FrameClass, Frames, Layout, Placement};
-use contigua_paging::{AddressSpace, Effects, Memory, Segment, SpaceId, TableShape};
+use contigua_paging::{AddressSpace, Buckets, Effects, Memory, Segment, SpaceId, TableShape};
 use contigua_translation::{
     Access, Answer, Hardware, HostTables, L1Config, L2Config, Lookup, MemoryPort, Mmu,
     NestedConfig, Request, Scheme, SchemeConfig, Tables, TlbConfig, WalkCacheConfig,
@@ -140,6 +140,8 @@ pub fn schemes() -> Vec<Tested> {
         ("atp-sbfp", "threshold = 0"),
         ("svnapot", "largest_log2 = 3"),
         ("svnapot", "largest_log2 = 4\nall_sizes = false"),
+        ("mosaic", "arity_log2 = 6"),
+        ("mosaic", "arity_log2 = 1\nhuge.enabled = \"madvise\""),
         ("chirp", "counters = 16\nthreshold = 1"),
         ("victima", "least_walks = 0\nleast_cost = 0\nmost_cost = 15"),
         ("ecpt", "way = \"4KiB\"\nfull_percent = 10"),
@@ -201,10 +203,17 @@ pub fn memory(frames: usize) -> Memory {
         .into()
 }
 
+/// Buckets in which a scheme's pages are placed.
+pub fn buckets(scheme: &dyn Scheme, memory: &Memory) -> Option<Buckets> {
+    let buckets = scheme.places_by_hash();
+    buckets.then(|| Buckets::of(memory.total()))
+}
+
 pub fn space(scheme: &SchemeConfig, memory: &mut Memory) -> AddressSpace {
     let shape = TableShape {
         has_shadows: scheme.has_shadows(),
         hashing: scheme.hashing(),
+        buckets: buckets(&**scheme, memory),
         ..TableShape::default()
     };
     let mut space = AddressSpace::with(ID, shape, memory).unwrap();
