@@ -14,7 +14,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 .PHONY: help demo dev wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-workloads test-programs check checks test-long test-release \
 	verify-checks verify-release test-extending long-python hazards properties fuzz times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full check-kernel-series test-kernel-series soak check-protocol check-malloc \
-	check-malloc-aarch64 check-programs miri experiments bench benches bench-malloc bench-resident bench-latency \
+	check-malloc-aarch64 check-programs miri experiments breaks bench benches bench-malloc bench-resident bench-latency \
 	bench-misuse bench-endurance install-malloc \
 	malloc-library node site reference outputs first-time lint lint-rust lint-rest fmt lock setup clean
 
@@ -42,6 +42,7 @@ help:
 	@echo 'make check-pprof  heap profiles as pprof reads them (needs Go)'
 	@echo 'make properties  property tests with ten times as many cases, random ones (minutes)'
 	@echo 'make experiments [EXPERIMENTS=NAME,...]  repeat the published figures in small (twenty minutes); writes docs/reproduction.md'
+	@echo 'make breaks [EXPERIMENTS=NAME]  take the mechanisms out of experiments (hours): which verdicts notice? writes docs/breaks.md'
 	@echo 'make experiments SCALE=full EXPERIMENTS=NAME,...  ... at the size of the papers (hours); writes docs/reproduction-full.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make benches  list the other measurements; make bench-NAME [ARGS="..."] runs one and writes its page'
@@ -267,6 +268,13 @@ experiments: setup malloc-library vm-programs
 	$(BIN)/contigua experiment run all --$(SCALE) $(if $(EXPERIMENTS),--only "$(EXPERIMENTS)" --keep) \
 		--output $(RESULTS) --write $(ACCOUNT)
 	$(BIN)/python scripts/site/compared.py
+	$(BIN)/python scripts/site/findings.py
+
+# Experiments with their mechanisms taken out: which verdicts notice.
+breaks: setup malloc-library vm-programs
+	scripts/require redis-server redis-server redis-benchmark redis-tools memcached memcached \
+		nginx nginx mariadbd mariadb-server sqlite3 sqlite3
+	$(BIN)/contigua experiment break $(or $(EXPERIMENTS),all) --output $(RESULTS) --write docs/breaks.md
 
 bench: setup
 	cargo bench --locked --workspace --exclude contigua-qemu-plugin --exclude contigua-py
@@ -445,6 +453,7 @@ site: setup
 # out of date.
 reference: setup
 	$(BIN)/python scripts/site/compared.py
+	$(BIN)/python scripts/site/findings.py
 	folder=$$(mktemp -d) && cargo run --locked --quiet -p contigua-node -- manual $$folder && \
 		cp $$folder/contigua-node.md docs/reference/ && rm -r $$folder
 	CONTIGUA_WRITE_SCHEMAS=1 cargo test --locked --quiet -p contigua-node schemas

@@ -19,6 +19,8 @@ from contigua.reading import ReadError, read_toml
 
 #: Presets of the package that were read, as ``designs/NAME.toml``: what results depend on.
 READ: set[str] = set()
+#: Texts that stand for presets of the package, by the same names: a design broken on purpose.
+REPLACED: dict[str, str] = {}
 
 #: Key of a file that starts from another one.
 BASE = "base"
@@ -136,7 +138,7 @@ class Collection:
         file = self._folder() / f"{name}.toml"
         origin = f"{self.kind}s/{name}.toml"
         READ.add(origin)
-        return Preset(name, file.read_text(), origin)
+        return Preset(name, REPLACED.get(origin) or file.read_text(), origin)
 
     def resolve(self, name: str | Preset) -> dict[str, Any]:
         """Return a preset's values with every default filled in.

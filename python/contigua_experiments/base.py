@@ -18,6 +18,7 @@ from contigua.errors import ContiguaError
 from contigua.files import FileError, write_whole
 from contigua.kept import Kept
 from contigua.schemas import EXPERIMENT
+from contigua_experiments.breaks import Break
 from contigua_experiments.figures import VERDICTS, Figure, FigureClass, Judged, Verdict
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Definition:
         The figures and tables that it repeats, as ``papers.toml`` calls them.
     apart
         Why ``run all --quick`` leaves it out unless it is named; empty for what it runs.
+    breaks
+        The ways to take its mechanism out, and the figures that must notice.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Definition:
     figures: tuple[Figure, ...]
     reproduces: tuple[str, ...] = ()
     apart: str = ""
+    breaks: tuple[Break, ...] = ()
 
     @staticmethod
     def read(name: str, known: Sequence[str]) -> Definition:
@@ -91,6 +95,7 @@ class Definition:
                 figures=figures,
                 reproduces=tuple(values.get("reproduces", ())),
                 apart=values.get("apart", ""),
+                breaks=tuple(Break.read(one) for one in values.get("breaks", ())),
             )
         except (ContiguaError, OSError, ValueError, KeyError, TypeError) as error:
             raise ExperimentError(f"{file.name}: {error}") from error

@@ -26,12 +26,14 @@ from contigua_experiments import (
     find,
 )
 from contigua_experiments.base import compute, files_of
+from contigua_experiments.breaking import UNNOTICED, Row, merged, read_rows, run_breaks, table
+from contigua_experiments.breaking import document as breaks_document
 from contigua_experiments.catalogue import read_catalogue
 from contigua_experiments.everything import Entry, crashed, kept, run_everything
 from contigua_experiments.fingerprint import unfinished
 from contigua_experiments.reproduction import Account, document, standing, told, values
 
-COLOURS = {
+COLORS = {
     **dict.fromkeys(("within tolerance", "holds"), "green"),
     **dict.fromkeys(("same shape", "cannot tell"), "yellow"),
     **dict.fromkeys(("differs", "fails", "no data"), "red"),
@@ -240,6 +242,62 @@ def _run_all(
     sys.exit(outputs.status())
 
 
+@experiment_commands.command("break")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--quick/--full", default=True, show_default=True, help="Small servers, or the paper's."
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Servers at a time.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for what the runs find.  [default: contigua-results/all-quick or all-full]",
+)
+@click.option(
+    "--write",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this Markdown file, and to a .csv beside it; what that one says of other "
+    "experiments stays.",
+)
+def break_command(
+    names: tuple[str, ...], quick: bool, jobs: int | None, output: Path | None, write: Path | None
+) -> None:
+    """Run experiments with their mechanisms taken out, and say which verdicts notice.
+
+    Each NAME (`all`: every experiment with breaks) runs as it is, unless it has finished, and once
+    for each break of its file. The exit status is 1 if a verdict stands all the same.
+    """
+    scale: Scale = "quick" if quick else "full"
+    folder = output or Path("contigua-results") / f"all-{scale}"
+    every = [one for one in map(find, EXPERIMENTS) if one.breaks]
+    chosen = every if names == (ALL,) else [find(name) for name in names]
+    if write is not None:
+        check_writable(write)
+    signal.signal(signal.SIGTERM, interrupt)
+    rows: list[Row] = []
+    for one in chosen:
+        rows += run_breaks(one, scale, folder, jobs=jobs, told=_say)
+        if write is not None:
+            # Each experiment's rows are kept as soon as they are there.
+            written = merged(read_rows(_written(write)), rows)
+            write_whole(write.with_suffix(".csv"), table(written))
+            told = {row.experiment for row in written}
+            missing = [one.name for one in every if one.name not in told]
+            write_whole(write, breaks_document(written, scale, missing))
+    shown = Table("experiment", "broken", "figure", "as it is", "with the break", "told")
+    for row in rows:
+        color = {"noticed": "green", "was off": "yellow"}.get(row.told, "red")
+        sound, ours = f"{row.sound}, {row.sound_verdict}", f"{row.ours}, {row.verdict}"
+        shown.add_row(row.experiment, row.broken, row.figure, sound, ours, Text(row.told, color))
+    _wide(Console()).print(shown)
+    sys.exit(1 if any(row.told == UNNOTICED for row in rows) else 0)
+
+
+def _say(what: str) -> None:
+    click.echo(f"{what} ...", err=True)
+
+
 def _written(account: Path | None) -> str:
     """Return the table beside an account, or nothing where there is none."""
     if account is None or is_standard_output(account):
@@ -278,7 +336,7 @@ def _show(result: Result) -> None:
     for head in heads[5:]:
         table.add_column(head)
     for row in result.rows():
-        table.add_row(*row[:-1], Text(row[-1], COLOURS[row[-1]]))
+        table.add_row(*row[:-1], Text(row[-1], COLORS[row[-1]]))
     console.print(table)
     for sheet in result.outcome.sheets:
         console.print(_table(sheet))

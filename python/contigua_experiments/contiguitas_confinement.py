@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,22 @@ class Kept:
         """The last sample."""
         return self.samples[-1]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what JSON can hold of it: the cells of its map as text."""
+        drawn = None if self.map is None else asdict(self.map)
+        if drawn is not None:
+            drawn["cells"] = drawn["cells"].decode("latin-1")
+        return {"samples": self.samples, "map": drawn}
+
+    @staticmethod
+    def read(values: dict[str, Any]) -> Kept:
+        """Read it back."""
+        drawn = values["map"]
+        if drawn is None:
+            return Kept(values["samples"], None)
+        more = {"cells": drawn["cells"].encode("latin-1"), "names": tuple(drawn["names"])}
+        return Kept(values["samples"], MemoryMap(**{**drawn, **more}))
+
 
 #: A server's place in the study: design, profile, seed; or design, ``"day"``.
 Place = tuple[str, ...]
@@ -79,12 +95,13 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
         specs[inputs["region_design"], name] = options.spec(inputs["region_design"])
     places = list(specs)
 
-    def keep(index: int, server: AgedServer) -> Kept:
+    def keep(index: int, server: AgedServer) -> dict[str, Any]:
         shown = places[index][1:] == (drawn, first_seed)
-        return Kept(server.samples, server.memory_map() if shown else None)
+        return Kept(server.samples, server.memory_map() if shown else None).to_json()
 
-    found = age_all([specs[place] for place in places], keep, context.jobs, context.progress)
-    kept = dict(zip(places, found, strict=True))
+    servers = [specs[place] for place in places]
+    found = age_all(servers, keep, context.jobs, context.progress, context.kept)
+    kept = {place: Kept.read(one) for place, one in zip(places, found, strict=True)}
     _write_data(kept, context.folder)
     return figures(kept, inputs)
 

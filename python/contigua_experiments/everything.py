@@ -21,6 +21,7 @@ from typing import Literal
 from contigua.files import FileError, write_whole
 from contigua.schemas import EXPERIMENT_RUN
 from contigua_experiments.base import Definition, Outcome, Result, Scale, Sheet
+from contigua_experiments.breaks import Break
 from contigua_experiments.fingerprint import fingerprint
 from contigua_experiments.one import IMPOSSIBLE
 
@@ -119,14 +120,45 @@ def run_everything(
         yield entry
 
 
-def kept(definition: Definition, scale: Scale, folder: Path, *, whatever: bool = False) -> Entry:
-    """Return what an earlier run found, if what it depends on has not changed, or ``whatever``."""
+def run_broken(
+    definition: Definition, number: int, scale: Scale, folder: Path, jobs: int | None = None
+) -> Entry:
+    """Run an experiment with the break of that number, from 1, unless it has finished.
+
+    Raises
+    ------
+    FileError
+        When a folder cannot be made or written to.
+    """
+    before = kept(definition, scale, folder, broken=number)
+    if before.result is not None:
+        return before
+    return _run(definition, scale, _own(definition, folder, number), jobs, number)
+
+
+def _own(definition: Definition, folder: Path, broken: int) -> Path:
     own = folder / definition.name
+    return own / f"broken-{broken}" if broken else own
+
+
+def _planted(definition: Definition, broken: int) -> Break | None:
+    return definition.breaks[broken - 1] if broken else None
+
+
+def kept(
+    definition: Definition, scale: Scale, folder: Path, *, whatever: bool = False, broken: int = 0
+) -> Entry:
+    """Return what an earlier run found, if what it depends on has not changed, or ``whatever``.
+
+    That is the run with the break of that number, if it has one.
+    """
+    own = _own(definition, folder, broken)
     try:
         record = _record(own / RECORD)
     except (OSError, ValueError, TypeError):
         record = None
-    if record is None or (not whatever and record.fingerprint != fingerprint(definition, scale)):
+    wanted = "" if whatever else fingerprint(definition, scale, _planted(definition, broken))
+    if record is None or (not whatever and record.fingerprint != wanted):
         return Entry(definition, None, None, True)
     result = _result(definition, scale, own) if record.status == "finished" else None
     return Entry(definition, record, result, True)
@@ -155,21 +187,21 @@ def _result(definition: Definition, scale: Scale, own: Path) -> Result | None:
     return Result(definition, scale, written["inputs"], outcome)
 
 
-def _run(definition: Definition, scale: Scale, own: Path, jobs: int | None) -> Entry:
+def _run(
+    definition: Definition, scale: Scale, own: Path, jobs: int | None, broken: int = 0
+) -> Entry:
     try:
         own.mkdir(parents=True, exist_ok=True)
         # An experiment that is interrupted has not finished, whatever it had found before.
         (own / RECORD).unlink(missing_ok=True)
     except OSError as error:
         raise FileError(f"{own}: {error.strerror}") from error
-    hashed = fingerprint(definition, scale)
-    command = [sys.executable, "-m", "contigua_experiments.one", definition.name, scale, str(own)]
-    command.append(str(os.getpid()))
+    hashed = fingerprint(definition, scale, _planted(definition, broken))
+    what = [definition.name, scale, str(own), str(os.getpid()), str(jobs or 0), str(broken)]
+    command = [sys.executable, "-m", "contigua_experiments.one", *what]
     start = time.monotonic()
     # Its last line says why it ended; progress goes to the terminal.
-    process = subprocess.Popen(
-        command + ([str(jobs)] if jobs else []), stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout:
         try:

@@ -82,6 +82,9 @@ class Figure:
         Limits, of own figures and those of the same shape.
     series
         Compared figures of one series whose order has to be the paper's for "same shape".
+    neutral
+        What a compared figure is without the mechanism, such as 100 % of a control group: its
+        shape is that of the difference.
     source
         Where the paper says so, or why we require it.
     unit
@@ -103,6 +106,7 @@ class Figure:
     tolerance: float = 0.0
     require: tuple[float, float] = (-math.inf, math.inf)
     series: str = ""
+    neutral: float | None = None
     unit: str = ""
     decimals: int = 1
     why: str = ""
@@ -141,7 +145,12 @@ class Figure:
             paper = (float(rest["paper"]),) * 2
         rest.pop("paper", None)
         require = (-math.inf if low is None else low, math.inf if high is None else high)
-        return Figure(kind=kind, paper=paper, require=require, **rest)
+        found = Figure(kind=kind, paper=paper, require=require, **rest)
+        if paper is not None and found.neutral is not None:
+            apart = max(paper[0] - found.neutral, found.neutral - paper[1])
+            if apart <= found.tolerance:
+                raise FigureError(f"{key}: its tolerance reaches to neutral: it could not fail")
+        return found
 
     def judge(self, ours: float | None, margin: float = 0.0) -> Verdict:
         """Judge our value, whose 95 % interval is ``margin`` to either side."""
@@ -171,7 +180,11 @@ class Figure:
             # An interval that reaches over an end of the tolerance decides nothing.
             return "cannot tell" if margin > 0 else "within tolerance"
         nearest = min(max(ours, paper[0]), paper[1])
-        return "same shape" if _within_factor(ours, nearest, self.unit) else "differs"
+        if self.neutral is None:
+            is_alike = _within_factor(ours, nearest, self.unit)
+        else:
+            is_alike = _within_factor(ours - self.neutral, nearest - self.neutral, "")
+        return "same shape" if is_alike else "differs"
 
     def show(self, value: float | None) -> str:
         """Write a value with its unit."""
@@ -197,7 +210,7 @@ class Figure:
 _COMMON = {"key", "label", "source", "unit", "decimals", "differs"}
 #: Keys that each class needs, and those that it may have.
 _KEYS: dict[str, tuple[set[str], set[str]]] = {
-    "compared": ({"number", "tolerance"}, {"series"}),
+    "compared": ({"number", "tolerance"}, {"series", "neutral"}),
     "same shape": (set(), {"at_least", "at_most"}),
     "own": (set(), {"at_least", "at_most"}),
     "by construction": ({"why"}, set()),

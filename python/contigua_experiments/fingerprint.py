@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -22,6 +23,7 @@ from contigua import _engine
 from contigua.allocators import find_library
 from contigua.kept import Kept
 from contigua_experiments.base import Definition, Scale
+from contigua_experiments.breaks import Break
 from contigua_experiments.imports import imported
 
 #: Further inputs of the figures of those who use a module.
@@ -29,8 +31,8 @@ PROGRAMS = "contigua_experiments.running"
 MALLOC = "contigua_experiments.native"
 
 
-def fingerprint(definition: Definition, scale: Scale) -> str:
-    """Return a hash of everything that an experiment's figures depend on."""
+def fingerprint(definition: Definition, scale: Scale, broken: Break | None = None) -> str:
+    """Return a hash of everything that an experiment's figures depend on, with a break or none."""
     said: dict[str, Any] = {
         "experiment": definition.name,
         "scale": scale,
@@ -38,6 +40,8 @@ def fingerprint(definition: Definition, scale: Scale) -> str:
         "keys": [figure.key for figure in definition.figures],
         "version": _engine.VERSION,
     }
+    if broken is not None:
+        said["broken"] = asdict(broken)
     folder = Path(__file__).parents[1]
     modules = imported(f"contigua_experiments.{definition.name.replace('-', '_')}", folder)
     if PROGRAMS in modules:
@@ -62,12 +66,14 @@ def fingerprint(definition: Definition, scale: Scale) -> str:
 
 
 @contextmanager
-def unfinished(definition: Definition, scale: Scale, folder: Path) -> Iterator[Kept]:
+def unfinished(
+    definition: Definition, scale: Scale, folder: Path, broken: Break | None = None
+) -> Iterator[Kept]:
     """Keep the parts of a computation in its folder until all of it has finished.
 
     Parts of other inputs or other code are deleted.
     """
-    own = folder / f"unfinished-{fingerprint(definition, scale)[:16]}.jsonl"
+    own = folder / f"unfinished-{fingerprint(definition, scale, broken)[:16]}.jsonl"
     for other in folder.glob("unfinished-*.jsonl"):
         if other != own:
             other.unlink()

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.programs
 sys.path.insert(0, str(ROOT / "scripts" / "site"))
 compared = pytest.importorskip("compared")
 examples = pytest.importorskip("examples")
+findings = pytest.importorskip("findings")
 
 #: Pages whose every block of commands says whether it is run; a block of Python may.
 PAGES = [
@@ -130,6 +131,26 @@ def test_a_value_of_another_run_changes_the_comparison(monkeypatch, tmp_path):
     monkeypatch.setattr(compared, "ROOT", tmp_path)
     before, now = compared.PAGE.read_text(), compared.page()
     assert now != before and now.count("-5.9 %") == before.count("-6.4 %") > 0
+
+
+def test_findings_are_those_of_the_stored_results():
+    stored = compared.Stored()
+    servers = findings.choices(stored)
+    assert findings.PAGE.read_text() == findings.page(servers, stored), "run make reference"
+    key = ("contiguity-demand", "... Contiguitas with hardware")
+    scale, row = stored.rows[key]
+    stored.rows[key] = (scale, {**row, "ours": "12.0 %"})
+    with pytest.raises(SystemExit, match="no longer say: Used memory"):
+        findings.page(servers, stored)
+
+
+def test_only_a_design_that_is_surely_better_for_as_few_bits_takes_another_from_the_front():
+    plain, near, dear = (
+        findings.Choice("plain", 0, 5.0, 1.0),
+        findings.Choice("near", 10, 4.5, 1.0),
+        findings.Choice("dear", 10, 2.0, 0.5),
+    )
+    assert findings.front([dear, near, plain]) == [plain, near]
 
 
 def test_every_design_is_compared_once():

@@ -794,6 +794,15 @@ def test_a_verdict_follows_from_tolerance_interval_and_factor(paper, ours, margi
     assert replace(FIGURE, paper=(paper, paper)).judge(ours, margin) == verdict
 
 
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [(63.0, "within tolerance"), (75.0, "same shape"), (100.0, "differs"), (130.0, "differs")],
+)
+def test_what_is_relative_to_a_control_group_differs_where_nothing_does(ours, verdict):
+    one = replace(FIGURE, paper=(60.0, 60.0), tolerance=5.0, neutral=100.0, unit="%")
+    assert one.judge(ours) == verdict
+
+
 def test_a_printed_range_is_met_anywhere_in_it():
     figure = replace(FIGURE, paper=(2.0, 9.0), tolerance=0.0, unit="")
     assert [figure.judge(ours) for ours in (2.0, 5.0, 9.0)] == ["within tolerance"] * 3
@@ -835,6 +844,15 @@ def test_a_series_out_of_order_has_not_the_papers_shape():
     [
         ({"class": "compared", "number": "004 Table 4: GUPS, 4 KB"}, "x: compared needs tolerance"),
         ({"class": "own", "tolerance": 3}, "x: own has no tolerance"),
+        (
+            {
+                "class": "compared",
+                "number": "002 Table 1: cycles in minor faults, experiment",
+                "tolerance": 0.2,
+                "neutral": 3.56,
+            },
+            "x: its tolerance reaches to neutral",
+        ),
         ({"class": "own"}, "x: own needs at_least or at_most"),
         ({"class": "predicted"}, "x: class is 'predicted', not one of compared"),
         ({}, "x: class is None"),

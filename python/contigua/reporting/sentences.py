@@ -20,7 +20,7 @@ from contigua.statistics import mean_margin
 from contigua.table import ROWS, cut_short, with_interval
 
 #: Runs this close to each other (a share of cycles) are called equally fast.
-CLOSE = 0.005
+CLOSE = 0.01
 #: Parts of a difference that are named: those of at least this share of it.
 SLIGHT = 0.01
 #: Designs whose mean memory differs by more than this share are told with it.
