@@ -273,6 +273,8 @@ def break_command(
     every = [one for one in map(find, EXPERIMENTS) if one.breaks]
     chosen = every if names == (ALL,) else [find(name) for name in names]
     if write is not None:
+        if is_standard_output(write):
+            raise click.UsageError("--write takes a file: a table is written beside it.")
         check_writable(write)
     signal.signal(signal.SIGTERM, interrupt)
     rows: list[Row] = []

@@ -67,6 +67,11 @@ def test_verdicts_notice_a_break_and_not_one_that_changes_nothing(tmp_path, cli)
     assert read_rows(page.with_suffix(".csv").read_text()) == rows
 
 
+def test_a_table_beside_standard_output_is_refused(cli):
+    ran = cli("experiment", "break", QUICK, "--write", "-")
+    assert ran.returncode == 2 and "--write takes a file" in ran.stderr
+
+
 def test_a_break_that_no_verdict_notices_is_told():
     before = Row("x", "y", "z", "figure", "1 %", "holds", "1 %", "holds", "NOT NOTICED")
     noticed = replace(before, verdict="fails", told="noticed")

@@ -97,13 +97,15 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
     }
 
 
-#: Options that name a folder, or how names begin; the account of `experiment run all` takes hours.
+#: Options that name a folder, or how names begin; accounts of experiments take hours.
 APART = {
     "run --checkpoint",
     "simpoints --output",
     "sweep --output",
     "experiment run --output",
     "experiment run --write",
+    "experiment break --output",
+    "experiment break --write",
     "validate --output",
 }
 OPTIONS = [
