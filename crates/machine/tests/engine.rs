@@ -401,7 +401,10 @@ proptest! {
             assert_eq!(engine.validate(), Ok(()));
             counted(&engine.report())
         });
-        prop_assert_eq!(&translation[..3], &additive[..3]);
+        // Victima keeps translations in the L2 cache, which is simulated only with times.
+        if !name.ends_with("victima") {
+            prop_assert_eq!(&translation[..3], &additive[..3]);
+        }
         prop_assert_eq!(&additive, &full);
         prop_assert_eq!(&full, &warmed);
     }
