@@ -40,6 +40,10 @@ COLORS = {
     **dict.fromkeys(("by construction", "fitted"), "dim"),
 }
 ALL = "all"
+SCALE = click.option(
+    "--quick/--full", default=True, show_default=True, help="Small servers, or the paper's."
+)
+JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Servers at a time.")
 
 
 class Experiments(click.Group):
@@ -119,10 +123,8 @@ def show_command(name: str) -> None:
 
 @experiment_commands.command("run")
 @click.argument("name")
-@click.option(
-    "--quick/--full", default=True, show_default=True, help="Small servers, or the paper's."
-)
-@click.option("--jobs", type=click.IntRange(min=1), help="Servers at a time.")
+@SCALE
+@JOBS
 @click.option(
     "-o",
     "--output",
@@ -244,10 +246,8 @@ def _run_all(
 
 @experiment_commands.command("break")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option(
-    "--quick/--full", default=True, show_default=True, help="Small servers, or the paper's."
-)
-@click.option("--jobs", type=click.IntRange(min=1), help="Servers at a time.")
+@SCALE
+@JOBS
 @click.option(
     "-o",
     "--output",

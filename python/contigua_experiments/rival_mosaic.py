@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -12,18 +11,16 @@ from contigua.programs.program import Program, workload
 from contigua.sizes import size_bytes
 from contigua_experiments import page_policies, rivals
 from contigua_experiments.base import Context, Outcome
-from contigua_experiments.running import Cell, run_cells, sized
+from contigua_experiments.running import Cell, run_cells
 
 if TYPE_CHECKING:
     from contigua.page import Page
-    from contigua.presets import Preset
     from contigua_experiments.running import Values
 
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run every program with each arity, fresh and on used servers; fill memory to the conflict."""
-    designs = page_policies.variants(inputs)
-    found = compare(inputs, context, designs)
+    found = rivals.compare(inputs, context, page_policies.variants(inputs))
     reductions = {}
     for program, by in found.items():
         base = rivals.walks(by["base"])
@@ -71,35 +68,6 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
 
     sheets = [rivals.sheet(found, columns), rivals.sheet({"sparse": fills}, filled)]
     return Outcome(values, illustrate, sheets=sheets)
-
-
-def compare(inputs: dict[str, Any], context: Context, designs: dict[str, Preset]) -> rivals.Found:
-    """Run each program's part with each of ``cells``, as :func:`rivals.compare` does.
-
-    Designs may be the experiment's own.
-    """
-    options = RunOptions(
-        machine=inputs["machine"], memory=inputs["memory"], detail="full", seed=inputs["seed"]
-    )
-    cells = {}
-    for name, design in inputs["cells"].items():
-        preset, _, age = design.partition(" ")
-        cells[name] = Cell(preset, age=age or None, preset=designs.get(preset))
-    found: rivals.Found = {}
-    for index, (program, part) in enumerate(inputs["parts"].items()):
-        own, first = sized(program, {**part, "instructions": 1}, options)
-        (begun,) = run_cells(own, [Cell("linux-4k")], first, kept=context.kept).values()
-        counted = replace(
-            options,
-            skip=int(begun["regions"]["begins"][0]),
-            warmup=part["warmup"],
-            instructions=part["instructions"],
-        )
-        reports = run_cells(own, list(cells.values()), counted, kept=context.kept)
-        found[program] = {name: reports[cell] for name, cell in cells.items()}
-        if context.progress is not None:
-            context.progress((index + 1) / len(inputs["parts"]))
-    return found
 
 
 def fill(part: dict[str, Any], inputs: dict[str, Any], context: Context) -> Values:

@@ -8,6 +8,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from contigua.options import RunOptions
+from contigua.presets import Preset
 from contigua_experiments.base import Context, Sheet
 from contigua_experiments.running import Cell, Values, cycles, run_cells, sized
 
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 Found = dict[str, dict[str, Values]]
 
 
-def compare(inputs: Mapping[str, Any], context: Context) -> Found:
+def compare(
+    inputs: Mapping[str, Any], context: Context, own_designs: Mapping[str, Preset] | None = None
+) -> Found:
     """Run each program's part with each of ``cells``, perhaps on an aged server.
 
-    A design is the name of a preset, or that, a space and an age. A part has the program's
-    ``arguments``, its ``function``, and how many instructions from there warm (``warmup``) and are
-    counted (``instructions``).
+    A design is the name of a preset or of ``own_designs``, or that, a space and an age. A part has
+    the program's ``arguments``, its ``function``, and how many instructions from there warm
+    (``warmup``) and are counted (``instructions``).
     """
     options = RunOptions(
         machine=inputs["machine"], memory=inputs["memory"], detail="full", seed=inputs["seed"]
@@ -31,7 +34,7 @@ def compare(inputs: Mapping[str, Any], context: Context) -> Found:
     cells = {}
     for name, design in inputs["cells"].items():
         preset, _, age = design.partition(" ")
-        cells[name] = Cell(preset, age=age or None)
+        cells[name] = Cell(preset, age=age or None, preset=(own_designs or {}).get(preset))
     found: Found = {}
     for index, (program, part) in enumerate(inputs["parts"].items()):
         # Where the function begins, so that what warms lies in it, too.

@@ -123,10 +123,10 @@ class Claims:
     def hardware(self) -> tuple[str, bool]:
         """Say that hardware that moves pages in use makes the unmovable region smaller."""
         saved, value, margin = self.figure("contiguitas-parts", "region_saved")
-        blocks, more, around = self.figure("contiguitas-parts", "more_1g")
+        blocks, more, around = self.figure("contiguitas-parts", "more_32m")
         text = (
             "Hardware that moves pages in use makes the unmovable region smaller by "
-            f"{saved}, and adds {blocks} potential blocks of 1 GB to a server, in the mean over "
+            f"{saved}, and adds {blocks} potential blocks of 32 MB to a server, in the mean over "
             "its history."
         )
         return text, value > margin and more > around

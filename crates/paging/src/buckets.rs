@@ -74,7 +74,8 @@ impl Buckets {
 
     /// Bucket of a choice of back yards, which lies in that choice's part of memory.
     pub(crate) fn back(self, space: SpaceId, page: u64, choice: u32) -> Option<u32> {
-        let begins = |choice: u32| (u64::from(self.count) * u64::from(choice) / 6) as u32;
+        let begins =
+            |choice: u32| (u64::from(self.count) * u64::from(choice) / u64::from(CHOICES)) as u32;
         if choice >= CHOICES {
             return None;
         }

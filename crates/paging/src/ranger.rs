@@ -94,12 +94,10 @@ impl AddressSpace {
             let place = anchor + ((page - range.start) / PAGE_BYTES).cast_signed();
             let pages = u64::from(leaf.size.frames());
             *left = left.saturating_sub(pages);
-            if place != i64::from(leaf.frame.get())
-                && memory.order(leaf.frame) != Some(leaf.size.order())
-            {
-                return Some(RangerStep::Stuck { pages });
-            }
             if place != i64::from(leaf.frame.get()) {
+                if memory.order(leaf.frame) != Some(leaf.size.order()) {
+                    return Some(RangerStep::Stuck { pages });
+                }
                 return Some(RangerStep::Bring {
                     address: page,
                     from: leaf.frame,

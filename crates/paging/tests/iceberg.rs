@@ -1,15 +1,15 @@
 //! Placement by hashes: when does the first page find no frame, and what stands for a frame?
 
+mod common;
+
 use std::collections::BTreeSet;
 
+use common::Small;
 use contigua_frames::{
     Boxed, Config, Evict, FrameClass, Frames, Group, Layout, Placement, Request,
 };
-use contigua_paging::{
-    AddressSpace, Buckets, CollapseContext, Effects, FaultContext, MappingPolicy, Memory, SpaceId,
-    TableShape, Vma,
-};
-use contigua_units::{Bytes, Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
+use contigua_paging::{AddressSpace, Buckets, Effects, Memory, SpaceId, TableShape, Vma};
+use contigua_units::{Bytes, Frame, Order, PAGE_BYTES, VirtAddr, VirtRange};
 
 /// 1 GB.
 const FRAMES: u64 = 1 << 18;
@@ -87,18 +87,6 @@ fn pages_of_any_memory_are_placed_where_their_numbers_say() {
             let number = buckets.number(SpaceId(0), page, frame).unwrap();
             assert_eq!(buckets.frame(SpaceId(0), page, number), Some(frame));
         }
-    }
-}
-
-struct Small;
-
-impl MappingPolicy for Small {
-    fn on_fault(&self, _: &FaultContext) -> PageSize {
-        PageSize::Size4K
-    }
-
-    fn collapse(&self, _: &CollapseContext) -> bool {
-        false
     }
 }
 

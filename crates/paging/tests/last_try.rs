@@ -1,23 +1,11 @@
 //! Does a program use idle unmovable memory before it ends?
 
+mod common;
+
+use common::Small;
 use contigua_frames::{Boxed, Config, Frames, Layout, Placement, policies};
-use contigua_paging::{
-    AddressSpace, CollapseContext, Effects, Error, FaultContext, MappingPolicy, Memory, SpaceId,
-    Vma,
-};
-use contigua_units::{Bytes, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
-
-struct Small;
-
-impl MappingPolicy for Small {
-    fn on_fault(&self, _: &FaultContext) -> PageSize {
-        PageSize::Size4K
-    }
-
-    fn collapse(&self, _: &CollapseContext) -> bool {
-        false
-    }
-}
+use contigua_paging::{AddressSpace, Effects, Error, Memory, SpaceId, Vma};
+use contigua_units::{Bytes, PAGE_BYTES, VirtAddr, VirtRange};
 
 #[test]
 fn the_last_try_of_a_program_uses_idle_unmovable_memory() {

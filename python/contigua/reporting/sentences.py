@@ -1,7 +1,7 @@
 """The verdict in sentences: which design is fastest, by how much, why, and what limits that.
 
 `contigua run`, reports and notebooks begin with them. The parts of a difference add up to it, and a
-difference within its interval, or within :data:`CLOSE`, is called none.
+difference is called none unless its whole interval lies beyond :data:`CLOSE`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contigua.statistics import mean_margin
 from contigua.table import ROWS, cut_short, with_interval
 
 #: Runs this close to each other (a share of cycles) are called equally fast.
-CLOSE = 0.01
+CLOSE = 0.005
 #: Parts of a difference that are named: those of at least this share of it.
 SLIGHT = 0.01
 #: Designs whose mean memory differs by more than this share are told with it.
@@ -266,7 +266,7 @@ class Difference:
     @property
     def is_none(self) -> bool:
         """Return true if both are equally fast, as far as is known."""
-        return abs(self.change) < max(CLOSE, self.margin)
+        return abs(self.change) < CLOSE + self.margin
 
     @property
     def speed(self) -> float:
@@ -362,7 +362,7 @@ def _fewest_walks(members: Sequence[Run]) -> str:
 def _fastest(ordered: Sequence[Difference], base: Run) -> str:
     best, before = ordered[0], count(base.cycles or 0)
     if all(one.is_none for one in ordered):
-        within = max(CLOSE, *(one.margin for one in ordered))
+        within = CLOSE + max(one.margin for one in ordered)
         return (
             f"All designs are equally fast: within {percent(within)} of {base.design}'s {before} "
             "cycles."
@@ -536,7 +536,7 @@ def _means(runs: Runs, cases: Sequence[str]) -> list[str]:
     if base not in speeds or len(speeds) < 2 or margin == inf:
         return []
     ranked = sorted(speeds, key=lambda design: -speeds[design])
-    close = max(CLOSE, margin)
+    close = CLOSE + margin
     if speeds[ranked[0]] < speeds[base] + close:
         text = f"no design is faster than {base}"
     else:
