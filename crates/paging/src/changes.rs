@@ -87,6 +87,12 @@ impl AddressSpace {
             },
         };
         self.prune(unused, memory, effects);
+        if self.table.areas().is_some() {
+            let is_mapped =
+                |range: VirtRange| self.vmas.overlaps(&(range.start.get()..range.end.get()));
+            self.table.release_areas(is_mapped);
+            self.settle_areas(memory, effects);
+        }
         Ok(())
     }
 

@@ -71,6 +71,8 @@ pub struct Effects {
     pub folios_failed: FolioCounts,
     /// Groups of 16 pages that were marked as contiguous, or lost the mark.
     pub folds: u64,
+    /// Areas of page tables that go back to the host: first frames, and how many.
+    pub returned: Vec<(Frame, u64)>,
     /// Times that a direct segment changed: every core that runs the process must load its
     /// registers anew.
     pub segment_updates: u64,

@@ -45,7 +45,7 @@ impl AddressSpace {
             self.evict(address, memory, effects);
             return Ok(());
         }
-        let frames = self.table.frames_for_split(leaf.size);
+        let frames = self.table.frames_for_split(address, leaf.size);
         let node = obtain_node(frames, memory, effects).ok_or(Error::OutOfMemory)?;
         if leaf.perforation.is_none() && !self.table.split(address, leaf.size, node) {
             return Err(Error::OutOfMemory);

@@ -56,6 +56,7 @@ pub use shared::SharedMemory;
 pub use smaps::MappingMemory;
 pub use space::{AddressSpace, TableShape};
 pub use space_id::SpaceId;
+pub use table::areas::{AreaShape, Areas};
 pub use table::hashed::{Growth, Hashed, Hashing, MAX_WAYS};
 pub use table::{Leaf, Levels, MAX_LEVELS, NodeFrames, PageTable, TableError, Walk};
 pub use vma::{Disabled, HugeAdvice, Vma, VmaKind};

@@ -135,6 +135,28 @@ impl Memory {
         Some(block)
     }
 
+    /// Frames in a row, for which pages move as for [`Memory::take_block`]; each is a block of its own. What a block
+    /// of the next power of two has beyond them is freed.
+    pub fn take_run(
+        &mut self,
+        frames: u64,
+        class: FrameClass,
+        moves: &mut dyn Moves,
+    ) -> Option<Frame> {
+        let frames = u32::try_from(frames).ok()?;
+        let whole = frames.checked_next_power_of_two()?;
+        if u64::from(whole) > self.frames.total() {
+            return None;
+        }
+        let order = Order::new(whole.ilog2() as u8);
+        let block = self.take_block(order, class, moves)?;
+        self.frames.split_to(block, Order::BASE).ok()?;
+        for at in frames..order.frames() {
+            self.frames.free(block.offset(at)).ok()?;
+        }
+        Some(block)
+    }
+
     /// An aligned 1 GB in which nothing is unmovable. At most `most` frames are moved out of it.
     pub fn take_giant(&mut self, pick: Pick, most: u32, moves: &mut dyn Moves) -> Option<Frame> {
         let order = PageSize::Size1G.order();

@@ -22,6 +22,7 @@ use crate::perforated::page::Perforated;
 use crate::primary::region::Primary;
 pub(crate) use crate::space_id::SpaceId;
 use crate::stack::Stack;
+use crate::table::areas::{AreaShape, Areas};
 use crate::table::hashed::{Growth, Hashed, Hashing};
 use crate::table::visit::Cursor;
 use crate::table::{Leaf, Levels, NodeFrames, PageTable, TableError};
@@ -85,6 +86,8 @@ pub struct TableShape {
     pub has_shadows: bool,
     /// Hashed tables in place of the tree.
     pub hashing: Option<Hashing>,
+    /// Areas for its last nodes.
+    pub areas: Option<AreaShape>,
     /// Buckets of memory in which pages are placed by hashes.
     pub buckets: Option<Buckets>,
 }
@@ -107,7 +110,7 @@ impl AddressSpace {
             PageTable::with_hashing(hashing, shape.levels)
         } else {
             let root = obtain(FrameClass::PageTable, memory).ok_or(Error::OutOfMemory)?;
-            PageTable::with(root, shape.levels, shape.has_shadows)
+            PageTable::with(root, shape.levels, shape.has_shadows).with_areas(shape.areas)
         };
         table.place_in(shape.buckets);
         Ok(Self {
@@ -146,6 +149,80 @@ impl AddressSpace {
         growth
     }
 
+    /// Makes areas for mappings with page tables outside of all, of runs of frames that `take` gives. What moves into
+    /// them is among the effects.
+    pub fn make_areas(
+        &mut self,
+        mut take: impl FnMut(u64, &mut Memory) -> Option<Frame>,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Growth {
+        let mut all = Growth::default();
+        for at in self.table.take_wanted() {
+            let Some(cluster) = self.cluster(at) else {
+                continue;
+            };
+            let growth = self
+                .table
+                .make_areas(cluster, at, |frames| take(frames, memory));
+            effects.zeroed_4k += growth.frames;
+            effects.copied_4k += growth.copied;
+            if growth.copied > 0 {
+                // Page-walk caches lead to the nodes that moved.
+                effects.invalidations.push(cluster);
+            }
+            all.add(growth);
+        }
+        self.settle_areas(memory, effects);
+        all
+    }
+
+    /// The mapping around an address, with others near it: together they take the part of their range that one area
+    /// for all of them needs. None if they are too small.
+    fn cluster(&self, at: VirtAddr) -> Option<VirtRange> {
+        let shape = self.table.areas()?.shape();
+        let (mut range, _) = self.vma(at)?;
+        if self.assumes_mappings {
+            return None;
+        }
+        let is_stack = |other: VirtRange| {
+            let end = self.stack.map(|stack| stack.end());
+            end.is_some_and(|end| other.start < end && end <= other.end)
+        };
+        let mut taken = range.bytes();
+        let ranges = self
+            .vmas
+            .iter()
+            .map(|(range, _)| VirtRange::new(VirtAddr::new(range.start), VirtAddr::new(range.end)));
+        let ranges: Vec<VirtRange> = ranges.collect();
+        let position = ranges.partition_point(|other| other.end <= at);
+        let (mut below, mut above) = (position, position + 1);
+        let mut merge = |next: Option<&VirtRange>| {
+            let next = *next.filter(|&&next| !is_stack(next))?;
+            let (start, end) = (range.start.min(next.start), range.end.max(next.end));
+            let whole = VirtRange { start, end };
+            let parts = taken + next.bytes();
+            let fits = parts * 100 >= whole.bytes() * u64::from(shape.merge_percent);
+            fits.then(|| (range, taken) = (whole, parts))
+        };
+        while merge(ranges.get(above)).is_some() {
+            above += 1;
+        }
+        while below > 0 && merge(ranges.get(below - 1)).is_some() {
+            below -= 1;
+        }
+        (taken >= shape.least).then_some(range)
+    }
+
+    /// Gives back areas and nodes that are not needed any more.
+    pub(crate) fn settle_areas(&mut self, memory: &mut Memory, effects: &mut Effects) {
+        let (released, returned) = self.table.take_area_frames();
+        effects.returned.extend(returned);
+        for frame in released {
+            free_node(frame, memory, effects);
+        }
+    }
+
     /// Frees what hashed tables do not need any more, and counts the lines that moved in them.
     pub(crate) fn settle_table(&mut self, memory: &mut Memory, effects: &mut Effects) {
         let (blocks, moved) = self.table.take_released();
@@ -175,6 +252,7 @@ impl AddressSpace {
             levels: self.table.levels(),
             has_shadows: self.table.has_shadows(),
             hashing: self.table.hashed().map(Hashed::hashing),
+            areas: self.table.areas().map(Areas::shape),
             buckets: self.table.buckets(),
         }
     }
@@ -419,6 +497,8 @@ impl AddressSpace {
         for node in self.table.node_frames() {
             free_node(node, memory, effects);
         }
+        let lent = self.table.areas().into_iter().flat_map(Areas::lent);
+        effects.returned.extend(lent);
     }
 
     /// Checks the page table, that every page lies in a mapping and has its frames, and the

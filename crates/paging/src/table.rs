@@ -8,13 +8,17 @@
 //! page-directory node, in the frame that follows the node's: entry `k` of the shadow leads to the
 //! translations of the holes in the page that entry `k` of the node maps.
 //!
+//! Where designs have areas, the last nodes lie in them in order.
+//!
 //! Where designs have hashed tables, these take the memory, and the tree is the simulator's index of them: its
 //! nodes have no frames.
 
+pub(crate) mod areas;
 mod entry;
 pub(crate) mod hashed;
 mod holes;
 mod levels;
+mod placing;
 mod validate;
 pub(crate) mod visit;
 
@@ -22,13 +26,13 @@ use contigua_units::{Frame, Order, PageSize, PhysAddr, VirtAddr, VirtRange};
 
 use crate::buckets::Buckets;
 
+use self::areas::Areas;
 pub use self::entry::Leaf;
 use self::entry::{Entry, LEAF, MAX_NODES, PRESENT, mark};
 use self::hashed::{Growth, Hashed, Hashing};
-use self::levels::{ENTRIES, height_of, index_at, shift_of, size_at};
+use self::levels::{ENTRIES, ENTRY_BYTES, height_of, index_at, shift_of, size_at};
 pub use self::levels::{Levels, MAX_LEVELS};
 
-const ENTRY_BYTES: u64 = 8;
 /// Height of the nodes whose entries map 2 MB.
 const DIRECTORY: usize = 1;
 /// No shadow.
@@ -92,7 +96,7 @@ pub enum NodeFrames {
     One,
     /// Two frames, the first one even: the node and its shadow.
     WithShadow,
-    /// None: tables are hashed.
+    /// None: tables are hashed, or the node has a place in an area.
     None,
 }
 
@@ -112,6 +116,7 @@ pub struct PageTable {
     levels: Levels,
     has_shadows: bool,
     hashed: Option<Hashed>,
+    areas: Option<Areas>,
     /// Buckets in which its pages are placed by hashes.
     buckets: Option<Buckets>,
 }
@@ -136,6 +141,7 @@ impl PageTable {
             levels,
             has_shadows,
             hashed: None,
+            areas: None,
             buckets: None,
         };
         table.new_node(root);
@@ -214,9 +220,10 @@ impl PageTable {
         index
     }
 
-    /// A child node for nodes of a height, with a shadow where one is due.
+    /// A node of a height for an address, with a shadow where one is due.
     fn new_child(
         &mut self,
+        address: VirtAddr,
         height: usize,
         new_node: &mut impl FnMut(NodeFrames) -> Option<Frame>,
     ) -> Option<(Frame, usize)> {
@@ -226,8 +233,10 @@ impl PageTable {
         } else {
             NodeFrames::One
         };
-        let frame = match self.hashed {
-            Some(_) => Frame::default(),
+        let areas = self.areas.as_mut();
+        let frame = match areas.and_then(|areas| areas.take_slot(address, height)) {
+            _ if self.hashed.is_some() => Frame::default(),
+            Some(slot) => slot,
             None => new_node(frames)?,
         };
         let child = self.new_node(frame);
@@ -245,7 +254,10 @@ impl PageTable {
             self.unused.push(shadow as usize);
         }
         self.unused.push(node);
-        self.hashed.is_none().then_some(self.frames[node])
+        let frame = self.frames[node];
+        let areas = self.areas.as_mut();
+        let is_in_area = areas.is_some_and(|areas| areas.drop_slot(frame));
+        (self.hashed.is_none() && !is_in_area).then_some(frame)
     }
 
     #[inline]
@@ -378,7 +390,7 @@ impl PageTable {
                 continue;
             }
             let (frame, child) = self
-                .new_child(height - 1, &mut new_node)
+                .new_child(address, height - 1, &mut new_node)
                 .ok_or(TableError::NoFrame)?;
             self.set(node, index, Entry::node(frame, child));
             node = child;
@@ -388,7 +400,17 @@ impl PageTable {
             return Err(TableError::Mapped(address));
         }
         self.set(node, index, Entry::leaf(leaf));
+        if self.used[node] == 1 || leaf.size > PageSize::Size4K {
+            self.note_page(address, leaf.size);
+        }
         Ok(())
+    }
+
+    /// A page was mapped in a node that may be outside of all areas.
+    fn note_page(&mut self, address: VirtAddr, size: PageSize) {
+        if let Some(areas) = &mut self.areas {
+            areas.note(address, size);
+        }
     }
 
     fn set(&mut self, node: usize, index: usize, entry: Entry) {
@@ -505,10 +527,12 @@ impl PageTable {
         if !self.resize(address, size, part_size) {
             return false;
         }
-        let made = self.new_child(height_of(part_size), &mut |_| Some(node_frame));
-        let Some((_, child)) = made else {
+        let height = height_of(part_size);
+        let made = self.new_child(address, height, &mut |_| Some(node_frame));
+        let Some((node_frame, child)) = made else {
             return false;
         };
+        self.note_page(address, part_size);
         for i in 0..ENTRIES {
             let part = Leaf {
                 frame: leaf.frame.offset(i as u32 * part_size.frames()),
@@ -522,10 +546,13 @@ impl PageTable {
         true
     }
 
-    /// Frames that splitting a page of `size` needs: a node, perhaps with a shadow.
+    /// Frames that splitting the page of `size` around an address needs: a node, perhaps with a shadow.
     #[must_use]
-    pub fn frames_for_split(&self, size: PageSize) -> NodeFrames {
-        if self.hashed.is_some() {
+    pub fn frames_for_split(&self, address: VirtAddr, size: PageSize) -> NodeFrames {
+        let height = height_of(size) - 1;
+        let areas = self.areas.as_ref();
+        let has_slot = areas.is_some_and(|areas| areas.has_slot(address, height));
+        if self.hashed.is_some() || has_slot {
             NodeFrames::None
         } else if size == PageSize::Size1G && self.has_shadows {
             NodeFrames::WithShadow
@@ -594,9 +621,12 @@ impl PageTable {
         }
         let nodes = self.frames.iter().zip(is_block);
         let blocks = self.hashed.iter().flat_map(Hashed::blocks);
+        let areas = self.areas.as_ref();
+        let is_in_area = move |frame| areas.is_some_and(|areas| areas.has_frame(frame));
         nodes
-            .filter_map(|(frame, is_block)| is_block.then_some(*frame))
+            .filter_map(move |(&frame, is_block)| (is_block && !is_in_area(frame)).then_some(frame))
             .chain(blocks)
+            .chain(areas.into_iter().flat_map(Areas::frames))
     }
 
     /// Nodes, the root and shadows included.

@@ -47,6 +47,7 @@ impl Greedy {
             levels: Levels::Four,
             has_shadows: self.perforates,
             hashing: None,
+            areas: None,
             buckets: None,
         };
         let mut space = AddressSpace::with(SpaceId(id), shape, memory).unwrap();

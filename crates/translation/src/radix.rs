@@ -195,7 +195,7 @@ impl Radix {
 
     /// Makes an answer of what a walk found.
     #[inline]
-    fn finish(
+    pub(crate) fn finish(
         &mut self,
         walked: Walked,
         request: &Request,

@@ -56,6 +56,7 @@ fn space(scheme: &dyn Scheme, memory: &mut Memory) -> AddressSpace {
     let shape = TableShape {
         has_shadows: scheme.has_shadows(),
         hashing: scheme.hashing(),
+        areas: scheme.areas(false),
         buckets: buckets(scheme, memory),
         ..TableShape::default()
     };

@@ -3,6 +3,7 @@
 mod blocks;
 mod chirp;
 mod common;
+mod dmt;
 mod documentation;
 mod hooks;
 mod mosaic;

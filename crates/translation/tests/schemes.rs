@@ -40,6 +40,7 @@ impl Side {
             levels,
             has_shadows: scheme.has_shadows(),
             hashing: scheme.hashing(),
+            areas: scheme.areas(false),
             buckets: buckets(&*scheme, &memory),
         };
         if let Some(reserved) = scheme.reserved() {

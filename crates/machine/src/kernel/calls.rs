@@ -284,7 +284,7 @@ impl Kernel {
             self.change_once(mmu, &mut |space: &mut AddressSpace, memory, effects, _| {
                 space.remap(from, to, keep, memory, effects)
             });
-        work += cycles;
+        work += cycles + self.make_areas(mmu);
         done.map(|()| work).map_err(|_| self.out_of_memory())
     }
 
@@ -344,6 +344,7 @@ impl Kernel {
             self.account(Resident::default(), copy.resident());
             self.program_code[usize::from(id.0)] = self.program_code[usize::from(self.current.0)];
             self.spaces[usize::from(id.0)] = Some(copy);
+            work += self.make_areas_in(id, mmu);
         }
         let index = child.0 as usize;
         if index >= self.processes.len() {

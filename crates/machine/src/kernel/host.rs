@@ -4,13 +4,13 @@
 //! the same address spaces, policies and frames serve. The host maps memory when the guest first
 //! uses it, and never takes it back.
 
-use contigua_frames::Placement;
+use contigua_frames::{FrameClass, Move, Placement};
 use contigua_paging::{
-    AddressSpace, Effects, Error as PagingError, MappingPolicy, Memory, SpaceId, TableShape, Vma,
-    Written,
+    AddressSpace, Areas, Effects, Error as PagingError, MappingPolicy, Memory, SpaceId, TableShape,
+    Vma, Written,
 };
 use contigua_translation::HostTables;
-use contigua_units::{Bytes, Cycles, PageSize, PhysAddr, VirtAddr, VirtRange};
+use contigua_units::{Bytes, Cycles, Frame, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
 
 use crate::Error;
 use crate::ageing::fresh_memory;
@@ -20,6 +20,9 @@ use crate::processors::Mmus;
 /// Memory of a host beyond that of its guest, as a share of it: tables, and room for blocks that do
 /// not fit together.
 const MORE_MEMORY: f64 = 0.25;
+/// Physical address of the guest from which on it has areas that the host lends (`HPL_HC_GPA_BEGIN` of the kernel
+/// for DMT).
+const LENT: u64 = 1 << 40;
 
 /// A host with one guest.
 #[derive(contigua_state::State)]
@@ -33,6 +36,8 @@ pub(super) struct Host {
     /// True where all was mapped before, and no work is seen.
     #[state(skip)]
     is_populated: bool,
+    /// First frame of the guest's that was never lent.
+    next_lent: Frame,
 }
 
 impl Host {
@@ -60,6 +65,7 @@ impl Host {
             levels: run.machine.page_table_levels.0,
             has_shadows: scheme.has_shadows(),
             hashing: None,
+            areas: scheme.areas(false),
             buckets: None,
         };
         let mut space = AddressSpace::with(SpaceId(0), shape, &mut memory).map_err(no_room)?;
@@ -91,6 +97,7 @@ impl Host {
             policy: scheme.policy(),
             has_bitmaps: scheme.has_shadows(),
             is_populated: config.populated,
+            next_lent: PhysAddr::new(LENT).frame(),
         })
     }
 
@@ -132,6 +139,7 @@ impl Host {
         let at = VirtAddr::new(address.get());
         self.space
             .fault(at, true, &*self.policy, &mut self.memory, &mut effects)?;
+        self.make_areas(&mut effects);
         if !effects.invalidations.is_empty() {
             // Entries that name the guest's addresses do not say whose memory they lead to.
             mmu.flush();
@@ -147,10 +155,78 @@ impl Host {
             + costs.page_table_node_cycles * effects.nodes)
     }
 
+    /// Makes areas of the host's page tables.
+    fn make_areas(&mut self, effects: &mut Effects) {
+        if !self.space.table().areas().is_some_and(Areas::is_wanted) {
+            return;
+        }
+        let mut moves: Vec<Move> = Vec::new();
+        let take = |frames, memory: &mut Memory| {
+            memory.take_run(frames, FrameClass::PageTable, &mut moves)
+        };
+        self.space.make_areas(take, &mut self.memory, effects);
+        self.follow(&moves, effects);
+    }
+
+    fn follow(&mut self, moves: &[Move], effects: &mut Effects) {
+        for moved in moves {
+            if self.space.follow(moved) {
+                let page = VirtRange::with_length(moved.owner.page.address(), moved.order.bytes());
+                effects.invalidations.push(page);
+            }
+        }
+    }
+
+    /// Frames in a row of the host's memory, mapped in a row for the guest; the guest's first one.
+    pub(super) fn lend(&mut self, frames: u64, mmu: &mut Mmus) -> Option<Frame> {
+        let mut moves: Vec<Move> = Vec::new();
+        let class = FrameClass::PageTable;
+        let block = self.memory.take_run(frames, class, &mut moves)?;
+        let first = self.next_lent;
+        self.next_lent = first.offset(frames as u32);
+        let mut effects = Effects::default();
+        self.follow(&moves, &mut effects);
+        let range = lent(first, frames);
+        let memory = &mut self.memory;
+        let mut mapped = self.space.map(range, Vma::ANONYMOUS, memory, &mut effects);
+        for at in 0..frames {
+            let frame = block.offset(at as u32);
+            if mapped.is_err() {
+                let _ = memory.free(frame);
+                continue;
+            }
+            let page = range.start + at * PAGE_BYTES;
+            let (size, effects) = (PageSize::Size4K, &mut effects);
+            mapped = self.space.map_elsewhere(page, frame, size, memory, effects);
+        }
+        if !moves.is_empty() {
+            mmu.flush();
+        }
+        if mapped.is_err() {
+            self.take_back(first, frames, mmu);
+            return None;
+        }
+        Some(first)
+    }
+
+    /// Takes back what was lent.
+    pub(super) fn take_back(&mut self, first: Frame, frames: u64, mmu: &mut Mmus) {
+        let mut effects = Effects::default();
+        let range = lent(first, frames);
+        // Without memory to split a page, the frames stay where they are: all are small.
+        let _ = self.space.unmap(range, &mut self.memory, &mut effects);
+        mmu.flush();
+    }
+
     pub(super) fn validate(&self) -> Result<(), String> {
         self.memory
             .validate()
             .map_err(|problem| problem.to_string())?;
         self.space.validate(&self.memory)
     }
+}
+
+/// Addresses of the guest's that were lent.
+fn lent(first: Frame, frames: u64) -> VirtRange {
+    VirtRange::with_length(VirtAddr::new(first.address().get()), frames * PAGE_BYTES)
 }

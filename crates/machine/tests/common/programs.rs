@@ -100,10 +100,13 @@ pub fn designs() -> Vec<(String, DesignConfig)> {
     read(str::to_owned)
 }
 
-/// Every design, with hashed tables of 1 MB: aged servers of small memory have no room for larger ones.
+/// Every design, with hashed tables of 1 MB, as aged servers of small memory have no room for larger ones, and areas for
+/// mappings as small as the programs'.
 pub fn small_designs() -> Vec<(String, DesignConfig)> {
     read(|text| {
         let text = text.replace("64MiB", "1MiB");
+        let small = "translation.dmt]\nleast = \"2MiB\"";
+        let text = text.replace("translation.dmt]", small);
         if text.contains("size =") {
             return text;
         }

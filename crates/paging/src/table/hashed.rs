@@ -59,6 +59,19 @@ pub struct Growth {
     pub failures: u64,
     /// Bytes of the largest block that was asked for.
     pub largest_block: u64,
+    /// Nodes that moved into areas.
+    pub copied: u64,
+}
+
+impl Growth {
+    /// Adds another outcome.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.tables += other.tables;
+        self.failures += other.failures;
+        self.largest_block = self.largest_block.max(other.largest_block);
+        self.copied += other.copied;
+    }
 }
 
 /// A line: its number, and which of its pages are mapped.

@@ -3,8 +3,9 @@
 use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr};
 
 use super::entry::{Entry, LEAF, Leaf, PERFORATED, PRESENT, mark};
+use super::levels::ENTRY_BYTES;
 use super::levels::{ENTRIES, index_at};
-use super::{ENTRY_BYTES, NONE, NodeFrames, PageTable, TableError, Walk};
+use super::{NONE, NodeFrames, PageTable, TableError, Walk};
 
 impl PageTable {
     /// Walks the shadow for a hole in the perforated page around an address: the shadow entry, and

@@ -7,6 +7,7 @@ pub const MAX_LEVELS: usize = 5;
 const INDEX_BITS: u32 = 9;
 /// Entries of a node.
 pub(super) const ENTRIES: usize = 1 << INDEX_BITS;
+pub(super) const ENTRY_BYTES: u64 = 8;
 /// Bits of an address below the index of the last level.
 const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
 

@@ -67,6 +67,7 @@ impl PageTable {
             let pages = self.pages(EVERYTHING);
             hashed.validate(pages.map(|(address, leaf)| (address, leaf.size)))?;
         }
+        self.validate_areas()?;
         for (index, &times) in reached.iter().enumerate() {
             if times != i32::from(!self.unused.contains(&index)) {
                 return Err(format!("node {index} is reached {times} times"));

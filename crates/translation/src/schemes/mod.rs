@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use contigua_paging::{Eligible, Hashing, MappingPolicy, Pick};
+use contigua_paging::{AreaShape, Eligible, Hashing, MappingPolicy, Pick};
 use contigua_units::ranges::Validate;
 use contigua_units::{Bytes, Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
@@ -119,6 +119,12 @@ pub trait Scheme: Validate {
         None
     }
 
+    /// Areas in which the last nodes of tables lie in order; in a virtual machine or not.
+    fn areas(&self, is_guest: bool) -> Option<AreaShape> {
+        let _ = is_guest;
+        None
+    }
+
     /// Pages are placed by hashes of their numbers, in buckets of the server's memory.
     fn places_by_hash(&self) -> bool {
         false
@@ -216,6 +222,8 @@ schemes! {
     spot: Spot, "spot";
     /// Page-table entries that registers tell are prefetched.
     asap: Asap, "asap";
+    /// Last page-table entries that registers tell.
+    dmt: Dmt, "dmt";
     /// Hashed page tables that are read at once.
     ecpt: Ecpt, "ecpt";
     /// An open hashed page table.

@@ -616,6 +616,7 @@ mod tests {
             levels: Levels::Four,
             has_shadows: true,
             hashing: None,
+            areas: None,
             buckets: None,
         };
         let mut space = AddressSpace::with(SpaceId(0), shape, &mut memory).unwrap();

@@ -146,6 +146,11 @@ pub fn schemes() -> Vec<Tested> {
         ("victima", "least_walks = 0\nleast_cost = 0\nmost_cost = 15"),
         ("ecpt", "way = \"4KiB\"\nfull_percent = 10"),
         ("hdc", "size = \"16KiB\"\nhuge.enabled = \"always\""),
+        ("dmt", "least = \"2MiB\""),
+        (
+            "dmt",
+            "least = \"2MiB\"\nregisters = 2\nmerge_percent = 50\nhuge.enabled = \"never\"",
+        ),
         (
             "ecpt",
             "way = \"4KiB\"\nchunk = \"4KiB\"\nfull_percent = 10\nways = 4",
@@ -213,6 +218,7 @@ pub fn space(scheme: &SchemeConfig, memory: &mut Memory) -> AddressSpace {
     let shape = TableShape {
         has_shadows: scheme.has_shadows(),
         hashing: scheme.hashing(),
+        areas: scheme.areas(false),
         buckets: buckets(&**scheme, memory),
         ..TableShape::default()
     };
@@ -221,11 +227,14 @@ pub fn space(scheme: &SchemeConfig, memory: &mut Memory) -> AddressSpace {
     space
 }
 
-/// Lets hashed tables grow, as kernels do before faults and calls.
+/// Lets hashed tables grow, as kernels do before faults and calls, and makes areas, as they do after them.
 pub fn grow(space: &mut AddressSpace, memory: &mut Memory) {
     let take =
         |order, memory: &mut Memory| memory.take_block(order, FrameClass::PageTable, &mut ());
     space.grow_table(take, memory, &mut Effects::default());
+    let take =
+        |frames, memory: &mut Memory| memory.take_run(frames, FrameClass::PageTable, &mut ());
+    space.make_areas(take, memory, &mut Effects::default());
 }
 
 /// Result of an access, and the references it made.
