@@ -63,6 +63,7 @@ EXPERIMENTS = [
     "rival-pom-tlb",
     "rival-spot",
     "rival-asap",
+    "rival-dmt",
     "rival-ecpt",
     "rival-hdc",
     "rival-mthp",

@@ -256,6 +256,16 @@ TINY = {
     "rival-pom-tlb": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "rival-spot": {"memory": "256MiB", "parts": {"gups": GUPS}},
     "rival-asap": {"memory": "256MiB", "parts": {"gups": GUPS}},
+    "rival-dmt": {
+        "memory": "256MiB",
+        "parts": {"gups": GUPS},
+        "areas": {
+            "arguments": ["--size", "1GiB", "--stride", "512"],
+            "memory": "256MiB",
+            "design": "dmt-4k",
+            "ages": ["fresh", "full"],
+        },
+    },
     "rival-ecpt": {
         "memory": "256MiB",
         "parts": {"gups": GUPS},
