@@ -3,6 +3,7 @@
 mod aarch64;
 mod advice;
 mod ageing;
+mod areas;
 mod branches;
 mod checkpoints;
 mod common;
