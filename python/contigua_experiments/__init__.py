@@ -76,6 +76,7 @@ EXPERIMENTS = [
     "rival-trident",
     "rival-ranger",
     "rival-mosaic",
+    "rival-utopia",
 ]
 
 __all__ = [

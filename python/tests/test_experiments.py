@@ -362,6 +362,12 @@ TINY = {
         },
     },
     "rival-victima": {"memory": "256MiB", "parts": {"gups": GUPS}},
+    "rival-utopia": {
+        "memory": "256MiB",
+        "parts": {"gups": GUPS},
+        "others": {"gups": GUPS},
+        "servers": {**find("rival-utopia").inputs["quick"]["servers"], "memory": "256MiB"},
+    },
     "rival-mosaic": {
         "memory": "256MiB",
         "cells": {

@@ -65,6 +65,7 @@ def reports():
             "nested-thp",
         ),
         (contigua.RunOptions(**common, detail="translation"), "ranger"),
+        (contigua.RunOptions(**common, detail="translation"), "utopia"),
     ]
     return [
         report.values

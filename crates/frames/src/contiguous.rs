@@ -222,6 +222,35 @@ impl<S: Storage> Frames<S> {
         (emptied > 0).then(|| self.take_blocks(best, class))
     }
 
+    /// As [`Frames::allocate_run`], of the last blocks of the region if these can be emptied, which keep no border from
+    /// moving.
+    pub fn allocate_last_run(
+        &mut self,
+        most: usize,
+        class: FrameClass,
+        moves: &mut dyn Moves,
+    ) -> Option<(Frame, usize)> {
+        if most == 0 {
+            return None;
+        }
+        let home = self.placement.home(&Request::new(Order::BASE, class));
+        let region = &self.regions[self.region_for(home)];
+        let start = region.start.get().div_ceil(BLOCK_FRAMES) as usize;
+        let end = (region.end.get() / BLOCK_FRAMES) as usize;
+        let last = end.saturating_sub(most).max(start)..end;
+        self.drain_per_cpu();
+        if last.len() == most && self.longest_emptiable(last.clone(), most) == last {
+            if self.empty_blocks(last.clone(), moves) == most {
+                return Some(self.take_blocks(last, class));
+            }
+            self.counters.contiguous_failures += 1;
+            for number in last {
+                self.restore(number);
+            }
+        }
+        self.allocate_run(most, class, moves)
+    }
+
     /// The longest run of pageblocks that can be emptied, of at most `most`; the first such.
     fn longest_emptiable(&self, blocks: Range<usize>, most: usize) -> Range<usize> {
         let (mut best, mut run) = (blocks.start..blocks.start, blocks.start..blocks.start);

@@ -122,6 +122,11 @@ impl Mmus {
         &mut self.spaces[index]
     }
 
+    /// Takes a page that the hardware of any core found costly to translate.
+    pub(crate) fn take_costly_page(&mut self) -> Option<(SpaceId, VirtAddr)> {
+        self.units.iter_mut().find_map(Mmu::take_costly_page)
+    }
+
     pub(crate) fn units(&self) -> &[Mmu] {
         &self.units
     }

@@ -81,6 +81,9 @@ pub struct Report {
     /// Work of the thread that coalesces mappings; absent where the design has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranger: Option<RangerReport>,
+    /// Restrictive segments; absent where the design has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest_segs: Option<RestSegsReport>,
     /// Events in physical memory.
     pub frames: contigua_frames::Counters,
     /// Size of the unmovable region at the end, where the placement has one.
@@ -469,6 +472,19 @@ pub struct RangerReport {
     pub runs: RunsReport,
 }
 
+/// Memory that is used like a set-associative cache of pages (Utopia).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
+pub struct RestSegsReport {
+    /// Memory of both segments.
+    pub bytes: u64,
+    /// Memory that they lack, since no longer run of it could be made.
+    pub missing_bytes: u64,
+    /// Pages of 4 KB that are there at the end.
+    pub pages_4k: u64,
+    /// Pages of 2 MB that are there at the end.
+    pub pages_2m: u64,
+}
+
 /// Runs of pages that are contiguous in both address spaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
 pub struct RunsReport {
@@ -589,6 +605,18 @@ pub struct KernelReport {
     /// Pages placed anywhere, because nothing in these frames could be evicted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub misplaced_pages: u64,
+    /// Pages of any size that first touches and khugepaged put into restrictive segments.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub restricted_pages: u64,
+    /// Pages for which no way of their set was free there.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub full_sets: u64,
+    /// Pages that moved into such a segment, because they were costly to translate.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pages_moved_in: u64,
+    /// Pages that moved out of one, to make room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pages_moved_out: u64,
     /// Pages of the program, of any size, that the kernel moved to other frames.
     pub pages_moved: u64,
     /// Times that other cores were interrupted to invalidate.

@@ -215,6 +215,7 @@ impl Engine {
             devices: self.memory.is_some().then(|| self.devices.report()),
             kernel: self.kernel.counters,
             ranger: self.kernel.ranger(),
+            rest_segs: self.kernel.rest_segs(),
             frames: self.kernel.memory_events(),
             unmovable_region: self.kernel.unmovable_region(),
             syscalls: self.kernel.syscalls,

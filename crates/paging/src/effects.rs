@@ -59,6 +59,14 @@ pub struct Effects {
     pub conflicts: u64,
     /// Those that were placed anywhere, because nothing in these frames could be evicted.
     pub misplaced: u64,
+    /// Pages of any size that first touches put into restrictive segments.
+    pub restricted: u64,
+    /// Those for which no way of their set was free.
+    pub sets_full: u64,
+    /// 4 KB pages that moved into a restrictive segment.
+    pub moved_in: u64,
+    /// 4 KB pages that moved out of one.
+    pub moved_out: u64,
     /// Perforated pages made.
     pub perforations: u64,
     /// Holes made in pages that were mapped.

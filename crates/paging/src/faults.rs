@@ -128,6 +128,13 @@ impl AddressSpace {
         } else {
             None
         };
+        let restricted = if wanted == PageSize::Size2M && class == FrameClass::Anonymous {
+            let frame = self.obtain_restricted(address, wanted, memory, effects);
+            frame.map(|frame| (frame, wanted))
+        } else {
+            None
+        };
+        let placed = placed.or(restricted);
         let huge =
             placed.or_else(|| Self::allocate_huge(wanted, class, effort, policy, memory, effects));
         let (frame, size) = if let Some(huge) = huge {

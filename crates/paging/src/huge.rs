@@ -50,6 +50,7 @@ impl AddressSpace {
         if leaf.perforation.is_none() && !self.table.split(address, leaf.size, node) {
             return Err(Error::OutOfMemory);
         }
+        memory.remove_tag(self.id, address, leaf);
         self.settle_table(memory, effects);
         effects.splits += 1;
         effects.rewritten += u64::from(PARTS);
@@ -276,7 +277,10 @@ impl AddressSpace {
             }
             return;
         }
-        let Some(frame) = obtain_huge(FrameClass::Anonymous, Effort::Direct, memory) else {
+        let restricted = self.obtain_restricted(address, PageSize::Size2M, memory, effects);
+        let frame =
+            restricted.or_else(|| obtain_huge(FrameClass::Anonymous, Effort::Direct, memory));
+        let Some(frame) = frame else {
             effects.fallbacks += 1;
             return;
         };
@@ -308,6 +312,7 @@ impl AddressSpace {
             page: range.start.page(),
         };
         let _ = memory.set_owner(frame, Some(owner));
+        memory.enter_tag(self.id, range.start, huge);
         self.resident.pages_4k -= present;
         self.resident.pages_2m += 1;
         if let Some(blanks) = blanks {

@@ -19,7 +19,7 @@
 //! so: those of files, of shared memory and of parents lie anywhere, too.
 
 use contigua_frames::{FrameClass, Request};
-use contigua_units::{Frame, Order, VirtAddr};
+use contigua_units::{Frame, Order, PageSize, VirtAddr};
 
 use crate::Error;
 use crate::buckets::{BACK, BUCKET, Buckets, CHOICES, FRONT};
@@ -67,6 +67,11 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Frame, Error> {
+        if class == FrameClass::Anonymous
+            && let Some(frame) = self.obtain_restricted(address, PageSize::Size4K, memory, effects)
+        {
+            return Ok(frame);
+        }
         if class == FrameClass::Anonymous
             && let Some(buckets) = self.table.buckets()
         {

@@ -29,6 +29,8 @@ mod policy;
 mod primary;
 mod ranger;
 mod recovery;
+mod rest_segs;
+mod restrict;
 mod segment;
 mod shared;
 mod smaps;
@@ -51,6 +53,7 @@ pub use policy::{
 };
 pub use primary::{Eligible, PRIMARY_START, Place, Primary};
 pub use ranger::{RangerStep, Ranging, Runs};
+pub use rest_segs::{MAX_WAYS as MAX_REST_SEG_WAYS, RestSeg, RestSegPlan, RestSegs, Room};
 pub use segment::Segment;
 pub use shared::SharedMemory;
 pub use smaps::MappingMemory;

@@ -9,12 +9,13 @@ use contigua_units::{Frame, Order, PageSize};
 use crate::effects::{Effects, Resident};
 use crate::holes::HoleBitmaps;
 use crate::objects::Objects;
+use crate::rest_segs::RestSegs;
 use crate::table::Leaf;
 
 /// The frames of a simulated machine, with what lies beside them.
 #[derive(Clone, contigua_state::State)]
 pub struct Memory {
-    frames: Frames<Boxed>,
+    pub(crate) frames: Frames<Boxed>,
     /// Holes of perforated pages, for each 2 MB.
     pub holes: HoleBitmaps,
     pool: Pool,
@@ -23,6 +24,8 @@ pub struct Memory {
     /// Free frames that were zeroed before anybody asked for them.
     zeroed: u64,
     pub(crate) objects: Objects,
+    /// Restrictive segments.
+    pub rest_segs: RestSegs,
     /// A request that fails now ends the program.
     #[state(skip)]
     is_last_try: bool,
@@ -209,6 +212,12 @@ impl Memory {
     /// # Errors
     /// When the block is not in use.
     pub(crate) fn unshare(&mut self, frame: Frame) -> Result<(), contigua_frames::Error> {
+        if !self.rest_segs.segments.is_empty()
+            && self.frames.references(frame) == 1
+            && self.return_way(frame)
+        {
+            return Ok(());
+        }
         let frames = self.frames.order(frame).map_or(0, Order::frames);
         if !self.frames.drop_reference(frame)? {
             self.sharing.frames -= u64::from(frames);
@@ -337,6 +346,7 @@ impl From<Frames<Boxed>> for Memory {
             zeroed: 0,
             is_last_try: false,
             objects: Objects::default(),
+            rest_segs: RestSegs::default(),
             frames,
         }
     }

@@ -370,6 +370,7 @@ impl AddressSpace {
             Ok(()) if memory.is_zero(leaf) => Ok(()),
             Ok(()) => {
                 *self.resident.of(leaf.size) += 1;
+                memory.enter_tag(self.id, page, leaf);
                 let owner = Owner {
                     space: self.id.0,
                     page: page.page(),
@@ -466,6 +467,7 @@ impl AddressSpace {
             self.blanks.forget(address);
         }
         if !memory.is_zero(leaf) {
+            memory.remove_tag(self.id, address, leaf);
             *self.resident.of(leaf.size) -= 1;
             memory.unshare_huge(leaf.frame, leaf.size);
         }

@@ -90,6 +90,7 @@ fn translations(c: &mut Criterion) {
                             table: &mut table,
                             holes: &holes,
                             segment: Segment::NONE,
+                            rest_segs: None,
                             host: None,
                         };
                         black_box(mmu.miss(&request, &mut tables, &mut Free));

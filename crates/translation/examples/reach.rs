@@ -74,6 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     table: &mut table,
                     holes: &holes,
                     segment: Segment::NONE,
+                    rest_segs: None,
                     host: None,
                 };
                 mmu.miss(&request, &mut tables, &mut Flat);

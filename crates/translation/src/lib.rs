@@ -32,7 +32,7 @@ pub use tlb::{Evicted, L1Config, L2Config, TlbConfig};
 pub use walk_cache::{WalkCache, WalkCacheConfig};
 pub use walker::NestedConfig;
 
-use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
+use contigua_paging::{HoleBitmaps, Leaf, PageTable, RestSegs, Segment, SpaceId};
 use contigua_state::Plain;
 use contigua_state::State;
 use contigua_units::{Cycles, PhysAddr, VirtAddr, VirtRange};
@@ -60,6 +60,8 @@ pub struct Tables<'a> {
     pub holes: &'a HoleBitmaps,
     /// The segment registers of the running process.
     pub segment: Segment,
+    /// Restrictive segments of the kernel's memory.
+    pub rest_segs: Option<&'a mut RestSegs>,
     /// The host's, when the kernel runs in a virtual machine.
     pub host: Option<HostTables<'a>>,
 }
@@ -384,6 +386,11 @@ pub trait Translator: State + Send {
     /// the L2 TLB evicts, [`Radix::fill`] returns.
     fn first_level_evicted(&mut self, evicted: &Evicted, access: Access) {
         let _ = (evicted, access);
+    }
+
+    /// Takes a page that was found costly to translate, for the kernel to move (`Upkeep::costly_pages`).
+    fn take_costly_page(&mut self) -> Option<(SpaceId, VirtAddr)> {
+        None
     }
 
     /// log2 of the pages of an aligned group that one entry of the first-level TLBs can hold; 0

@@ -352,6 +352,11 @@ impl Mmu {
         } += cycles;
     }
 
+    /// Takes a page that was found costly to translate.
+    pub fn take_costly_page(&mut self) -> Option<(SpaceId, VirtAddr)> {
+        self.translator.take_costly_page()
+    }
+
     /// Counters of the scheme only, by name.
     #[must_use]
     pub fn scheme_counters(&self) -> Vec<(&'static str, u64)> {

@@ -46,7 +46,13 @@ use crate::{
 ///     table.map(address, leaf, |_| nodes.next().map(Frame::new)).unwrap();
 /// }
 /// let holes = HoleBitmaps::default();
-/// let mut tables = Tables { table: &mut table, holes: &holes, segment: Segment::NONE, host: None };
+/// let mut tables = Tables {
+///     table: &mut table,
+///     holes: &holes,
+///     segment: Segment::NONE,
+///     rest_segs: None,
+///     host: None,
+/// };
 ///
 /// let read = |page: u64| Request::new(VirtAddr::new(page << 12), SpaceId(0), Access::Read);
 /// assert_eq!(radix.look_up(&read(1)), None);

@@ -160,6 +160,7 @@ impl World {
             segment: self.guest.space.segment(),
             table: self.guest.space.table_mut(),
             holes: &self.guest.memory.holes,
+            rest_segs: None,
             host: self.host.as_mut().map(|host| HostTables {
                 segment: host.space.segment(),
                 table: host.space.table_mut(),

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::common::{
     BASE, ID, L2_LATENCY, Recorder, Tested, buckets, grow, memory, mmu_of, schemes, small_tlb,
+    take_rest_segs,
 };
 use contigua_paging::{
     AddressSpace, Effects, Hashing, MappingPolicy, Memory, SpaceId, TableShape, Vma,
@@ -74,6 +75,7 @@ fn space(scheme: &dyn Scheme, memory: &mut Memory) -> AddressSpace {
 impl<'a> World<'a> {
     fn new(scheme: &'a dyn Scheme) -> Self {
         let mut memory = memory(16_384);
+        take_rest_segs(scheme, &mut memory);
         Self {
             mmu: mmu(scheme),
             scheme,
@@ -100,6 +102,7 @@ impl<'a> World<'a> {
                 segment,
                 table: self.space.table_mut(),
                 holes: &self.memory.holes,
+                rest_segs: Some(&mut self.memory.rest_segs),
                 host: None,
             };
             let request = Request::new(address, ID, access);

@@ -12,6 +12,7 @@ mod reference;
 mod rivals;
 mod schemes;
 mod segments;
+mod utopia;
 #[path = "../examples/victim.rs"]
 mod victim;
 mod victims;

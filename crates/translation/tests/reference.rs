@@ -247,6 +247,7 @@ fn miss(mmu: &mut Mmu, request: &Request, table: &mut PageTable, port: &mut Reco
         table,
         holes: &holes,
         segment: Segment::NONE,
+        rest_segs: None,
         host: None,
     };
     mmu.miss(request, &mut tables, port)

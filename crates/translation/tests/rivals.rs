@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{Recorder, counter, memory, mmu_of, scheme, tlb};
 use contigua_paging::{
-    AddressSpace, Effects, Hashing, HoleBitmaps, Leaf, Levels, PageTable, Segment, SpaceId, Vma,
+    AddressSpace, Effects, Hashing, HoleBitmaps, Leaf, Levels, PageTable, RestSegs, Segment,
+    SpaceId, Vma,
 };
 use contigua_translation::{
     Access, Answer, Branches, HostTables, Lookup, MemoryPort, Mmu, NestedConfig, Request, Tables,
@@ -27,6 +28,7 @@ pub(crate) struct World {
     /// The table of the host, in a virtual machine.
     host: Option<PageTable>,
     holes: HoleBitmaps,
+    pub(crate) rest_segs: Option<RestSegs>,
     pub(crate) mmu: Mmu,
     /// Reads of memory by misses of the first level.
     references: u64,
@@ -94,6 +96,7 @@ impl World {
             host: nested
                 .then(|| table(None, 0, FRAMES + PAGES + TABLES, |frame| 2 * FRAMES + frame)),
             holes: HoleBitmaps::default(),
+            rest_segs: None,
             mmu,
             references: 0,
             position: 0,
@@ -143,6 +146,7 @@ impl World {
             table: &mut self.table,
             holes: &self.holes,
             segment: Segment::NONE,
+            rest_segs: self.rest_segs.as_mut(),
             host: self.host.as_mut().map(|table| HostTables {
                 table,
                 holes: &self.holes,

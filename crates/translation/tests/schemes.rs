@@ -1,10 +1,10 @@
 //! Does every scheme translate as a plain table of 4 KB pages would, whatever the kernel does
 //! meanwhile, on several cores, natively and in a virtual machine?
 
-use crate::common::{BASE, Tested, buckets, grow, memory, schemes, small_tlb};
+use crate::common::{BASE, Tested, buckets, grow, memory, schemes, small_tlb, take_rest_segs};
 use contigua_paging::{
     AddressSpace, Effects, FaultKind, Fragmentation, HoleKind, HugeAdvice, Levels, MappingPolicy,
-    Memory, Pattern, Segment, SpaceId, TableShape, Vma, VmaKind,
+    Memory, Pattern, Room, Segment, SpaceId, TableShape, Vma, VmaKind,
 };
 use contigua_translation::{
     Access, Answer, Hardware, HostTables, Lookup, MemoryPort, Mmu, NestedConfig, Request, Tables,
@@ -43,6 +43,7 @@ impl Side {
             areas: scheme.areas(false),
             buckets: buckets(&*scheme, &memory),
         };
+        take_rest_segs(&*scheme, &mut memory);
         if let Some(reserved) = scheme.reserved() {
             memory.reserve_huge(reserved.size, 3, &mut ());
         }
@@ -178,6 +179,21 @@ impl Server {
         self.apply(id, &effects);
     }
 
+    /// Moves a page into its restrictive segment, and one out where there is no room.
+    fn restrict(&mut self, index: usize, page: VirtAddr) {
+        let room = self.side.memory.room_for(self.spaces[index].id(), page);
+        if let Room::Behind(other, victim) = room {
+            self.change(usize::from(other.0), |s, m, e, _| {
+                s.release_restricted(victim, m, e);
+            });
+        }
+        if room != Room::None {
+            self.change(index, |s, m, e, _| {
+                s.restrict(page, m, e);
+            });
+        }
+    }
+
     /// One access; the physical address must be the table's.
     fn access(&mut self, core: usize, index: usize, address: VirtAddr, access: Access) {
         let id = self.spaces[index].id();
@@ -203,6 +219,7 @@ impl Server {
                 segment,
                 table: space.table_mut(),
                 holes: &self.side.memory.holes,
+                rest_segs: Some(&mut self.side.memory.rest_segs),
                 host: self.host.as_mut().map(|host| {
                     let segment = host.space.segment();
                     HostTables {
@@ -278,6 +295,14 @@ impl Server {
         for space in &self.spaces {
             assert_eq!(space.validate(&self.side.memory), Ok(()));
         }
+        for segment in &self.side.memory.rest_segs.segments {
+            assert_eq!(segment.validate(), Ok(()));
+            for (space, page, frame) in segment.pages() {
+                let leaf = self.spaces[usize::from(space.0)].table().leaf(page);
+                let leaf = leaf.map(|leaf| (leaf.frame, leaf.size));
+                assert_eq!(leaf, Some((frame, segment.size())), "the tag of {page}");
+            }
+        }
         if let Some(host) = &self.host {
             assert_eq!(host.space.validate(&host.side.memory), Ok(()));
         }
@@ -307,6 +332,7 @@ enum Step {
     Fork(usize),
     Pass(usize),
     Shrink(usize, u64),
+    Restrict(usize, u64),
 }
 
 fn address(page: u64) -> VirtAddr {
@@ -346,7 +372,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(i, s, l, t)| Step::Remap(i, s, l, t)),
         1 => space.clone().prop_map(Step::Fork),
         3 => space.clone().prop_map(Step::Pass),
-        1 => (space, start).prop_map(|(i, s)| Step::Shrink(i, s)),
+        1 => (space.clone(), start.clone()).prop_map(|(i, s)| Step::Shrink(i, s)),
+        4 => (space, prop_oneof![start, 0..24u64]).prop_map(|(i, s)| Step::Restrict(i, s)),
     ]
 }
 
@@ -509,6 +536,7 @@ fn run(case: &Case, steps: Vec<Step>) {
                     s.background_pass(2048, p, m, e);
                 });
             }
+            Step::Restrict(index, page) => server.restrict(pick(index), address(page)),
             Step::Shrink(index, page) => {
                 let index = pick(index);
                 let segment = server.spaces[index].segment();

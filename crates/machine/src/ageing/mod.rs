@@ -260,6 +260,11 @@ impl Server {
         (self.nodes.into_first(), self.clock.now)
     }
 
+    /// The memory of the first node, for what a design takes at boot.
+    pub(crate) fn memory_mut(&mut self) -> &mut Memory {
+        self.nodes.first_mut()
+    }
+
     /// Lets time pass until `end`, in whole ticks.
     pub fn run_until(&mut self, end: Nanoseconds) {
         while self.clock.now.get() + TICK.get() <= end.get() {

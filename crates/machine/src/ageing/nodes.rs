@@ -70,6 +70,11 @@ impl Nodes {
         self.list.swap_remove(0).memory
     }
 
+    /// The memory of the first node.
+    pub(super) fn first_mut(&mut self) -> &mut Memory {
+        &mut self.list[0].memory
+    }
+
     fn here(&mut self) -> &mut Memory {
         &mut self.list[self.local].memory
     }

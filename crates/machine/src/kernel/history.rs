@@ -26,7 +26,11 @@ pub(crate) fn memory(
 ) -> Result<(Memory, Nanoseconds), Error> {
     let machine = &config.machine;
     let design = &config.design;
-    let fresh = || fresh_memory(machine.memory, &design.memory, &design.placement);
+    let fresh = || {
+        let mut memory = fresh_memory(machine.memory, &design.memory, &design.placement)?;
+        boot(config, &mut memory);
+        Ok::<_, Error>(memory)
+    };
     let new = Nanoseconds::new(0);
     match &config.age {
         Age::Fresh => Ok((fresh()?, new)),
@@ -69,6 +73,7 @@ fn lived(
         daily: false,
         nodes: 1,
     })?;
+    boot(config, server.memory_mut());
     while server.now() < time {
         if cancel.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
@@ -83,6 +88,14 @@ fn lived(
     }
     server.dismiss_tenants();
     Ok(server)
+}
+
+/// Takes what the design takes at boot.
+fn boot(config: &RunConfig, memory: &mut Memory) {
+    if config.design.host.is_none() {
+        let plans = config.design.translation.rest_segs(config.machine.memory);
+        memory.take_rest_segs(&plans, true, &mut ());
+    }
 }
 
 fn from_file(config: &RunConfig, path: &Path) -> Result<(Memory, Nanoseconds), Error> {
@@ -109,10 +122,11 @@ fn scatter(memory: &mut Memory, share: f64, seed: u64) {
     let class = FrameClass::KernelOther;
     let total = memory.total() as u32;
     let Some(border) = memory.border() else {
-        for number in (0..total).filter(|&number| chosen(number)) {
-            memory
-                .allocate_at(Frame::new(number), class)
-                .expect("nothing is allocated yet");
+        for frame in (0..total).filter(|&number| chosen(number)).map(Frame::new) {
+            // What is taken at boot stays.
+            if memory.is_free(frame) {
+                memory.allocate_at(frame, class).expect("the frame is free");
+            }
         }
         return;
     };

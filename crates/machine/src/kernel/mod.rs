@@ -11,6 +11,7 @@ mod pins;
 mod ranger;
 mod relocate;
 mod residency;
+mod restrict;
 mod sharing;
 mod smaps;
 mod upkeep;
@@ -143,6 +144,8 @@ pub(crate) struct Kernel {
     pub(crate) contiguity_before: Contiguity,
     pub(crate) counters: KernelReport,
     ranger: RangerReport,
+    /// Memory of restrictive segments, as much as the design asks for.
+    rest_segs: Option<u64>,
     pub(crate) syscalls: SyscallReport,
     pub(crate) advice: AdviceReport,
     pub(crate) peak: MemoryReport,
@@ -223,11 +226,13 @@ impl Kernel {
             page_tables_before: 0,
             counters: KernelReport::default(),
             ranger: RangerReport::default(),
+            rest_segs: None,
             syscalls: SyscallReport::default(),
             advice: AdviceReport::default(),
             peak: MemoryReport::default(),
             residency: ResidencyHistory::new(config.classify_misses),
         };
+        kernel.take_rest_segs(&scheme.rest_segs(machine.memory));
         kernel.events_before = kernel.memory.counters();
         kernel.page_tables_before = kernel.memory.frames_of(FrameClass::PageTable);
         // What is set aside from the start counts where the program never has a page.
@@ -263,6 +268,7 @@ impl Kernel {
             segment: space.segment(),
             table: space.table_mut(),
             holes: &self.memory.holes,
+            rest_segs: Some(&mut self.memory.rest_segs),
             host: self.host.as_mut().map(Host::tables),
         }
     }
@@ -729,6 +735,11 @@ impl Kernel {
         }
         self.counters.placement_conflicts += effects.conflicts;
         self.counters.misplaced_pages += effects.misplaced;
+        self.counters.restricted_pages += effects.restricted;
+        self.counters.full_sets += effects.sets_full;
+        self.counters.pages_moved_in += effects.moved_in;
+        self.counters.pages_moved_out += effects.moved_out;
+        self.counters.pages_moved += effects.moved_in + effects.moved_out;
         self.counters.perforations += effects.perforations;
         self.counters.punches += effects.punches;
         self.counters.patches += effects.patches;

@@ -1,7 +1,7 @@
 //! Resident memory of the program, each frame once: now, at most, and over time, in two sums and a few points.
 
 use contigua_frames::FrameClass;
-use contigua_paging::{AddressSpace, Resident};
+use contigua_paging::{AddressSpace, Resident, RestSeg};
 use contigua_units::{Bytes, PAGE_BYTES, PageSize};
 
 use super::Kernel;
@@ -154,6 +154,8 @@ impl Kernel {
             .map(|size| self.memory.reserved_huge(size) * size.bytes());
         let spaces = self.spaces.iter().flatten();
         let unused: u64 = spaces.map(AddressSpace::chunk_unused).sum();
+        let segments = &self.memory.rest_segs.segments;
+        let unused = unused + segments.iter().map(RestSeg::unused).sum::<u64>();
         let guests = if self.shape.has_shadows {
             self.memory.holes.bytes().get()
         } else {

@@ -1,5 +1,5 @@
 //! Regular work of the kernel beside the background pass: looks at accessed bits, promotion by what they found,
-//! recovery of zeros in huge pages, pages of 1 GB, coalescing of mappings, and zeroing ahead.
+//! recovery of zeros in huge pages, pages of 1 GB, coalescing of mappings, moves of costly pages, and zeroing ahead.
 
 use contigua_paging::{Promotion, SpaceId};
 use contigua_translation::{Giants, Look, Recovery, Upkeep};
@@ -15,6 +15,8 @@ pub(super) struct Plan {
     ranger: Option<(RangerConfig, Cycles)>,
     look: Option<(Look, Cycles, Cycles)>,
     recovery: Option<(Recovery, Cycles)>,
+    /// Time after which costly pages move.
+    costly_pages: Option<Cycles>,
     zeroed_per_second: u64,
     clock: Megahertz,
 }
@@ -37,6 +39,9 @@ impl Plan {
             recovery: upkeep
                 .recovery
                 .map(|recovery| (recovery, at_least_one(recovery.interval.at(clock)))),
+            costly_pages: upkeep
+                .costly_pages
+                .map(|interval| at_least_one(interval.at(clock))),
             zeroed_per_second: upkeep.zeroed_per_second,
             clock,
         }
@@ -68,6 +73,7 @@ pub(super) struct Due {
     recovery: Cycles,
     giants: Cycles,
     ranger: Cycles,
+    costly_pages: Cycles,
     /// Memory is zeroed up to then.
     zeroed: Cycles,
     /// The space that was promoted in last.
@@ -82,6 +88,7 @@ impl Due {
             recovery: plan.recovery.map_or(Cycles::ZERO, |(_, interval)| interval),
             giants: plan.giants.map_or(Cycles::ZERO, |(_, interval)| interval),
             ranger: plan.ranger().map_or(Cycles::ZERO, |(_, interval)| interval),
+            costly_pages: plan.costly_pages.unwrap_or(Cycles::ZERO),
             zeroed: Cycles::ZERO,
             last: 0,
         }
@@ -95,6 +102,7 @@ impl Kernel {
             || self.upkeep.recovery.is_some() && now >= self.due.recovery
             || self.upkeep.giants.is_some() && now >= self.due.giants
             || self.upkeep.ranger().is_some() && now >= self.due.ranger
+            || self.upkeep.costly_pages.is_some() && now >= self.due.costly_pages
     }
 
     /// Does the regular work that is due.
@@ -135,6 +143,12 @@ impl Kernel {
         {
             self.due.giants += interval;
             work += self.in_each(mmu, |kernel, mmu| kernel.make_giants(giants, mmu));
+        }
+        if let Some(interval) = self.upkeep.costly_pages
+            && now >= self.due.costly_pages
+        {
+            self.due.costly_pages = now + interval;
+            work += self.move_costly_pages(mmu);
         }
         if let Some((config, interval)) = self.upkeep.ranger()
             && now >= self.due.ranger

@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use contigua_paging::{AreaShape, Eligible, Hashing, MappingPolicy, Pick};
+use contigua_paging::{AreaShape, Eligible, Hashing, MappingPolicy, Pick, RestSegPlan};
 use contigua_units::ranges::Validate;
 use contigua_units::{Bytes, Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,8 @@ pub struct Upkeep {
     pub look: Option<Look>,
     /// Recovery of zeros in huge pages.
     pub recovery: Option<Recovery>,
+    /// Time after which pages that hardware found costly to translate move into a restrictive segment.
+    pub costly_pages: Option<Nanoseconds>,
     /// Free 4 KB pages that are zeroed in a second.
     pub zeroed_per_second: u64,
 }
@@ -128,6 +130,12 @@ pub trait Scheme: Validate {
     /// Pages are placed by hashes of their numbers, in buckets of the server's memory.
     fn places_by_hash(&self) -> bool {
         false
+    }
+
+    /// Restrictive segments, of a server with this memory.
+    fn rest_segs(&self, memory: Bytes) -> Vec<RestSegPlan> {
+        let _ = memory;
+        Vec::new()
     }
 
     /// The primary region that the mapping half asks for.
@@ -242,6 +250,8 @@ schemes! {
     chirp: Chirp, "chirp";
     /// TLB entries for pages that hashes place.
     mosaic: Mosaic, "mosaic";
+    /// Part of memory is set-associative.
+    utopia: Utopia, "utopia";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }

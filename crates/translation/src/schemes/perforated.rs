@@ -645,6 +645,7 @@ mod tests {
                     table: space.table_mut(),
                     holes: &memory.holes,
                     segment: Segment::NONE,
+                    rest_segs: None,
                     host: None,
                 };
                 let expected = tables.resolve(address).map(|leaf| leaf.frame);
@@ -666,6 +667,7 @@ mod tests {
             table: space.table_mut(),
             holes: &memory.holes,
             segment: Segment::NONE,
+            rest_segs: None,
             host: None,
         };
         let answer = mmu.translate(&request, &mut tables, &mut Free);

@@ -10,7 +10,7 @@ use contigua_translation::{
     Access, Answer, Hardware, HostTables, L1Config, L2Config, Lookup, MemoryPort, Mmu,
     NestedConfig, Request, Scheme, SchemeConfig, Tables, TlbConfig, WalkCacheConfig,
 };
-use contigua_units::{Bytes, Cycles, PageSize, PhysAddr, VirtAddr};
+use contigua_units::{Bytes, Cycles, PAGE_BYTES, PageSize, PhysAddr, VirtAddr};
 
 pub const BASE: u64 = 0x4000_0000;
 pub const ID: SpaceId = SpaceId(0);
@@ -142,6 +142,19 @@ pub fn schemes() -> Vec<Tested> {
         ("svnapot", "largest_log2 = 4\nall_sizes = false"),
         ("mosaic", "arity_log2 = 6"),
         ("mosaic", "arity_log2 = 1\nhuge.enabled = \"madvise\""),
+        // Sets of few ways, which fill; most of memory, and none.
+        (
+            "utopia",
+            "base_share = 0.03\nbase_ways = 1\nhuge_share = 0.13\nhuge_ways = 1",
+        ),
+        (
+            "utopia",
+            "base_share = 0.4\nhuge_share = 0.2\nhuge_ways = 2\ncache = \"256\"",
+        ),
+        (
+            "utopia",
+            "base_share = 0.0\nhuge_share = 0.0\nhuge.enabled = \"never\"",
+        ),
         ("chirp", "counters = 16\nthreshold = 1"),
         ("victima", "least_walks = 0\nleast_cost = 0\nmost_cost = 15"),
         ("ecpt", "way = \"4KiB\"\nfull_percent = 10"),
@@ -214,6 +227,12 @@ pub fn buckets(scheme: &dyn Scheme, memory: &Memory) -> Option<Buckets> {
     buckets.then(|| Buckets::of(memory.total()))
 }
 
+/// Takes memory for the restrictive segments of a scheme.
+pub fn take_rest_segs(scheme: &dyn Scheme, memory: &mut Memory) {
+    let bytes = Bytes::new(memory.total() * PAGE_BYTES);
+    memory.take_rest_segs(&scheme.rest_segs(bytes), true, &mut ());
+}
+
 pub fn space(scheme: &SchemeConfig, memory: &mut Memory) -> AddressSpace {
     let shape = TableShape {
         has_shadows: scheme.has_shadows(),
@@ -284,6 +303,7 @@ pub fn access(
         segment,
         table: space.table_mut(),
         holes: &memory.holes,
+        rest_segs: None,
         host: host.map(|(space, memory)| HostTables {
             segment: space.segment(),
             table: space.table_mut(),
