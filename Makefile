@@ -41,9 +41,9 @@ help:
 	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
 	@echo 'make check-pprof  heap profiles as pprof reads them (needs Go)'
 	@echo 'make properties  property tests with ten times as many cases, random ones (minutes)'
-	@echo 'make experiments [EXPERIMENTS=NAME,...]  repeat the published figures in small (twenty minutes); writes docs/reproduction.md'
+	@echo 'make experiments [EXPERIMENTS=NAME,...]  repeat the published figures in small (twenty minutes), a smoke test; writes docs/reproduction-quick.md'
 	@echo 'make breaks [EXPERIMENTS=NAME]  take the mechanisms out of experiments (hours): which verdicts notice? writes docs/breaks.md'
-	@echo 'make experiments SCALE=full EXPERIMENTS=NAME,...  ... at the size of the papers (hours); writes docs/reproduction-full.md'
+	@echo 'make experiments SCALE=full EXPERIMENTS=NAME,...  ... at the size of the papers (hours); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make benches  list the other measurements; make bench-NAME [ARGS="..."] runs one and writes its page'
 	@echo 'make bench-large  8 GB and 10^11 instructions on four designs (a quarter of an hour and 11 GB; writes docs/performance.md)'
@@ -261,7 +261,7 @@ check-protocol:
 # Where experiments keep what they found, and the account of all.
 SCALE = quick
 RESULTS = contigua-results/all-$(SCALE)
-ACCOUNT = docs/reproduction$(if $(filter full,$(SCALE)),-full).md
+ACCOUNT = docs/reproduction$(if $(filter quick,$(SCALE)),-quick).md
 experiments: setup malloc-library vm-programs
 	scripts/require redis-server redis-server redis-benchmark redis-tools memcached memcached \
 		nginx nginx mariadbd mariadb-server sqlite3 sqlite3

@@ -217,6 +217,8 @@ class Result:
         told = "No figure here is compared with a printed number. "
         if compared:
             told = f"Compared with printed numbers: {_counted(compared)}. "
+            if self.scale == "quick":
+                told = "A smoke test: no claim about a paper, which takes --full. " + told
         if others:
             told += f"Other claims: {_counted(others)}. "
         if "cannot tell" in compared:

@@ -318,7 +318,10 @@ def _summary(entries: list[Entry], scale: Scale, console: Console) -> None:
         times = [f"{record.seconds:.0f}", f"{record.processor_seconds:.0f}"] if record else ["", ""]
         table.add_row(entry.definition.name, told(entry), *times)
     _wide(console).print(table)
-    console.print(Account.of(entries).sentence(), highlight=False, soft_wrap=True)
+    if scale == "full":
+        console.print(Account.of(entries).sentence(), highlight=False, soft_wrap=True)
+    else:
+        console.print("A smoke test: claims about papers take --full.", highlight=False)
 
 
 def _wide(console: Console) -> Console:

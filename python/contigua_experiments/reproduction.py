@@ -1,7 +1,8 @@
-"""The account of all experiments, which a run of all writes: ``docs/reproduction.md`` and ``.csv``.
+"""Accounts of all experiments, which a run of all writes: a page, and a table of values beside it.
 
-The page begins with the numbers that the papers print: how many are compared, and how they fared.
-The table of values has all figures.
+That of the full scale (``docs/reproduction.md``) begins with the numbers that the papers print: how
+many are compared, and how they fared. That of the quick scale (``docs/reproduction-quick.md``) is a
+smoke test: it has values, which checks compare with, and claims nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from contigua_experiments.everything import Entry
 from contigua_experiments.figures import VERDICTS, Figure, Verdict
 from contigua_experiments.numbers import Number, printed
 
+#: Accounts in ``docs/``, without the ending.
+ACCOUNTS: dict[Scale, str] = {"quick": "reproduction-quick", "full": "reproduction"}
 #: Class of rows that have no verdict: values of an experiment's tables.
 VALUE = "value"
 #: Between a cell's value and half of its interval.
@@ -38,17 +41,6 @@ def told(entry: Entry) -> str:
     return f"left out: {entry.definition.apart}" if entry.definition.apart else "not run"
 
 
-def unexplained(entries: Sequence[Entry]) -> list[str]:
-    """Return the figures that are off and whose files do not say why."""
-    return [
-        f"{entry.definition.name}: {figure.key}"
-        for entry in entries
-        if entry.result is not None
-        for figure, verdict in entry.result.judged()
-        if figure.needs_reason(verdict) and not figure.differs
-    ]
-
-
 @dataclass(frozen=True)
 class Account:
     """Account of the numbers that the papers print.
@@ -60,22 +52,29 @@ class Account:
         compare with it.
     fitted
         Numbers that inputs were fitted to.
+    waiting
+        Numbers that figures of experiments that have not run compare with.
     missing
         Numbers that nothing compares with.
     """
 
     verdicts: dict[str, Verdict]
     fitted: list[Number]
+    waiting: list[Number]
     missing: list[Number]
 
     @staticmethod
     def of(entries: Sequence[Entry]) -> Account:
         """Count the numbers of ``numbers.toml``."""
         verdicts: dict[str, Verdict] = {}
-        fitted = set()
+        fitted, waiting = set(), set()
         for entry in entries:
-            fitted |= {one.number for one in entry.definition.figures if one.kind == "fitted"}
-            for figure, verdict in entry.result.judged() if entry.result else ():
+            figures = entry.definition.figures
+            fitted |= {one.number for one in figures if one.kind == "fitted"}
+            if entry.result is None:
+                waiting |= {one.number for one in figures if one.kind == "compared"}
+                continue
+            for figure, verdict in entry.result.judged():
                 if figure.kind == "compared" and verdict != "no data":
                     worst = verdicts.get(figure.number, verdict)
                     verdicts[figure.number] = max(worst, verdict, key=VERDICTS.index)
@@ -83,14 +82,12 @@ class Account:
         return Account(
             verdicts,
             [one for one in rest if one.name in fitted],
-            [one for one in rest if one.name not in fitted],
+            [one for one in rest if one.name in waiting],
+            [one for one in rest if one.name not in fitted | waiting],
         )
 
-    def sentence(self, *, whole: bool = True) -> str:
-        """Say how many numbers the papers print, are compared, and are within tolerance.
-
-        What nothing compares with is not known unless the ``whole`` of the experiments ran.
-        """
+    def sentence(self) -> str:
+        """Say how many numbers the papers print, are compared, and are within tolerance."""
         total, compared = len(printed()), len(self.verdicts)
         counts = {one: list(self.verdicts.values()).count(one) for one in VERDICTS}
         within = counts.pop("within tolerance")
@@ -100,10 +97,11 @@ class Account:
             f"{within} of these within tolerance"
             + (f" ({rest})" if rest else "")
             + (
-                f"; {len(self.fitted)} were fitted to, {len(self.missing)} nothing compares with."
-                if whole
-                else ", by the experiments below."
+                f"; {len(self.waiting)} wait for experiments that have not run"
+                if self.waiting
+                else ""
             )
+            + f"; {len(self.fitted)} were fitted to, {len(self.missing)} nothing compares with."
         )
 
 
@@ -164,93 +162,130 @@ def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> st
     scale
         At which the experiments ran.
     """
-    account = Account.of(entries)
     # At full scale, most experiments run for hours: an account may be of some of them.
     idle = [one for one in entries if scale == "full" and one.record is None and one.result is None]
-    table = "reproduction.csv" if scale == "quick" else "reproduction-full.csv"
-    repeats: dict[str, dict[str, list[str]]] = {}
-    absent: dict[str, list[str]] = {}
-    for item in catalogue.items:
-        for name in item.experiments:
-            repeats.setdefault(name, {}).setdefault(item.paper, []).append(item.number)
-        if not item.experiments:
-            absent.setdefault(item.paper, []).append(f"{item.number} ({item.shows}; {item.why})")
-    lines = [
-        "# Reproduction" if scale == "quick" else "# Reproduction at full scale",
+    lines = _smoke(entries) if scale == "quick" else _claims(entries)
+    lines += ["", *_experiments([one for one in entries if one not in idle], catalogue), ""]
+    if idle:
+        table = ACCOUNTS["quick"]
+        names = ", ".join(one.definition.name for one in idle)
+        lines += [f"Not run at full scale ([quick values]({table}.md)): {names}.", ""]
+    lines += _quick_tables(entries) if scale == "quick" else _full_tables(entries, catalogue)
+    return "\n".join(lines) + "\n"
+
+
+def _smoke(entries: Sequence[Entry]) -> list[str]:
+    """Return the beginning of the page of quick runs."""
+    ran = sum(one.result is not None for one in entries)
+    table = ACCOUNTS["quick"]
+    return [
+        "# Experiments at the quick scale",
         "",
-        account.sentence(whole=not idle),
+        f"A smoke test of {ran} experiments, which makes no claims: programs have megabytes where "
+        f"the papers' have gigabytes. [Reproduction]({ACCOUNTS['full']}.md) says what was found at "
+        "full scale.",
         "",
-        f"Written by `make experiments{' SCALE=full' if scale == 'full' else ''}` "
-        f"(`contigua experiment run all --{scale} --write FILE`), version {_engine.VERSION}, "
-        f"scale {scale}; manual changes are lost. "
+        f"Written by `make experiments` (`contigua experiment run all --quick --write FILE`), "
+        f"version {_engine.VERSION}; manual changes are lost. "
+        f"[{table}.csv]({table}.csv) has every figure, and *values* of tables; a check runs some "
+        "of them again for each commit.",
+    ]
+
+
+def _claims(entries: Sequence[Entry]) -> list[str]:
+    """Return the beginning of the page of full runs."""
+    table = ACCOUNTS["full"]
+    return [
+        "# Reproduction",
+        "",
+        Account.of(entries).sentence(),
+        "",
+        "Written by `make experiments SCALE=full` "
+        f"(`contigua experiment run all --full --write FILE`), version {_engine.VERSION}, "
+        "scale full; manual changes are lost. "
         "Only *compared* figures count above: a number that a paper prints, a tolerance fixed "
         "before the run, and our interval, which must lie within it (*cannot tell* where it "
         "reaches over an end). *Same shape*: within a factor of two (of the difference from what "
         "is without the mechanism, where the file says that), or the order of a series. "
         "*Own* figures are what we require; *by construction* are inputs and arithmetic, which "
         "cannot fail; *fitted* ones chose inputs. "
-        f"[{table}]({table}) has every figure: the paper's value or our limits, "
+        f"[{table}.csv]({table}.csv) has every figure: the paper's value or our limits, "
         "ours, interval, tolerance, class, verdict, reason and source; and *values* of tables.",
-        "",
-        *_table(
-            ["experiment", "reproduces", "what it shows", "verdicts"],
-            [
-                [
-                    entry.definition.name,
-                    "; ".join(
-                        f"{paper}: {', '.join(numbers)}"
-                        for paper, numbers in repeats.get(entry.definition.name, {}).items()
-                    )
-                    or "no paper",
-                    catalogue.beyond.get(entry.definition.name, entry.definition.title),
-                    told(entry),
-                ]
-                for entry in entries
-                if entry not in idle
-            ],
-        ),
-        "",
-        *([f"Not run: {', '.join(one.definition.name for one in idle)}.", ""] if idle else []),
-        "## Printed numbers, compared",
-        "",
-        *_table(
-            columns := ["experiment", "figure", "paper or limit", "ours", "verdict", "reason"],
-            [
-                [row[column] for column in columns]
-                for row in _figures(entries)
-                if row["class"] == "compared"
-            ],
-        ),
-        "",
-        "## Other claims that fail",
-        "",
-        *_table(
-            columns,
-            [
-                [row[column] for column in columns]
-                for row in _figures(entries)
-                if row["class"] != "compared" and row["verdict"] in ("differs", "fails", "no data")
-            ],
-        ),
-        "",
-        *([] if idle else _rest(account)),
-        "## Fitted inputs",
-        "",
-        *(
-            f"- *{entry.definition.name}*: {' '.join(entry.definition.fitting.split())}"
-            for entry in entries
-            if entry not in idle and not entry.definition.fitting.startswith("nothing")
-        ),
     ]
-    if not idle:
-        lines += ["", "## Figures without an experiment", ""]
-        lines += [f"- {paper}: {', '.join(told)}." for paper, told in absent.items()]
-    return "\n".join(lines) + "\n"
+
+
+def _experiments(entries: Sequence[Entry], catalogue: Catalogue) -> list[str]:
+    """Return the table of experiments: what each reproduces, and how its figures fared."""
+    repeats: dict[str, dict[str, list[str]]] = {}
+    for item in catalogue.items:
+        for name in item.experiments:
+            repeats.setdefault(name, {}).setdefault(item.paper, []).append(item.number)
+    return _table(
+        ["experiment", "reproduces", "what it shows", "verdicts"],
+        [
+            [
+                entry.definition.name,
+                "; ".join(
+                    f"{paper}: {', '.join(numbers)}"
+                    for paper, numbers in repeats.get(entry.definition.name, {}).items()
+                )
+                or "no paper",
+                catalogue.beyond.get(entry.definition.name, entry.definition.title),
+                told(entry),
+            ]
+            for entry in entries
+        ],
+    )
+
+
+#: Columns of tables of figures.
+COLUMNS = ["experiment", "figure", "paper or limit", "ours", "verdict", "reason"]
+
+
+def _quick_tables(entries: Sequence[Entry]) -> list[str]:
+    """Return the table of what is off at the quick scale."""
+    off = [row for row in _figures(entries) if row["verdict"] in ("differs", "fails", "no data")]
+    cells = [[row[column] for column in COLUMNS] for row in off]
+    return ["## Off at this scale", "", *_table(COLUMNS, cells)]
+
+
+def _full_tables(entries: Sequence[Entry], catalogue: Catalogue) -> list[str]:
+    """Return printed numbers with ours, other claims that fail, and what nothing compares with."""
+    account = Account.of(entries)
+    rows = list(_figures(entries))
+    compared = [row for row in rows if row["class"] == "compared"]
+    others = [row for row in rows if row["class"] != "compared"]
+    failing = [row for row in others if row["verdict"] in ("differs", "fails", "no data")]
+    lines = []
+    for title, chosen in (
+        ("Printed numbers, compared", compared),
+        ("Other claims that fail", failing),
+    ):
+        cells = [[row[column] for column in COLUMNS] for row in chosen]
+        lines += [f"## {title}", "", *_table(COLUMNS, cells), ""]
+    lines += _rest(account)
+    lines += ["## Fitted inputs", ""]
+    lines += [
+        f"- *{entry.definition.name}*: {' '.join(entry.definition.fitting.split())}"
+        for entry in entries
+        if entry.result is not None and not entry.definition.fitting.startswith("nothing")
+    ]
+    absent: dict[str, list[str]] = {}
+    for item in catalogue.items:
+        if not item.experiments:
+            absent.setdefault(item.paper, []).append(f"{item.number} ({item.shows}; {item.why})")
+    lines += ["", "## Figures without an experiment", ""]
+    return lines + [f"- {paper}: {', '.join(told)}." for paper, told in absent.items()]
 
 
 def _rest(account: Account) -> list[str]:
-    """Return what papers print and nothing compares with, and what was fitted to."""
+    """Return the numbers without a comparison: none yet, none at all, and what was fitted to."""
+    waiting = []
+    if account.waiting:
+        waiting = ["## Printed numbers whose experiments have not run", ""]
+        waiting += [*_numbers(account.waiting), ""]
     return [
+        *waiting,
         "## Printed numbers that nothing compares with",
         "",
         *_numbers(account.missing),

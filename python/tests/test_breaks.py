@@ -12,6 +12,7 @@ from contigua_experiments.breaking import Row, document, merged, read_rows, run_
 from contigua_experiments.breaks import Break, BreakError
 from contigua_experiments.everything import kept
 from contigua_experiments.one import taken_apart
+from contigua_experiments.reproduction import ACCOUNTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: Runs in a second.
@@ -40,7 +41,7 @@ def test_breaks_name_figures_and_change_what_the_engine_reads(name):
 
 def test_every_printed_number_that_is_met_has_a_break():
     met = ("within tolerance", "same shape")
-    with (DOCS / "reproduction.csv").open(newline="") as file:
+    with (DOCS / f"{ACCOUNTS['quick']}.csv").open(newline="") as file:
         stored = [row for row in csv.DictReader(file) if row["verdict"] in met]
     lacking = set()
     for name in EXPERIMENTS:

@@ -65,8 +65,8 @@ def verify(tree, *names):
         ),
         ("crates/frames/src/policies/mod.rs", "", "const MORE: u8 = 1;\n", {"soak"}),
         ("python/contigua_experiments/subrelease_sweep.py", "", "MORE = 1\n", {"experiment"}),
-        ("docs/reproduction.csv", "8.0 times,-", "8.1 times,-", {"experiment"}),
-        ("docs/reproduction.md", "", "more\n", set()),
+        ("docs/reproduction-quick.csv", "8.0 times,-", "8.1 times,-", {"experiment"}),
+        ("docs/reproduction-quick.md", "", "more\n", set()),
         ("crates/frames/src/lib.rs", "", "// A comment.\n", set()),
         ("python/contigua_experiments/page_walks.py", "", "# A comment.\n", set()),
         ("docs/glossary.md", "", "more\n", set()),
@@ -178,7 +178,7 @@ def test_a_design_that_another_is_based_on_is_an_input(tree):
         subprocess.run([sys.executable, "-c", RECORD], cwd=tree, check=True)
 
 
-DRAWN = "sh -c 'sed s/87.6/{value}/ docs/reproduction.csv >{{folder}}/reproduction.csv'"
+DRAWN = "sh -c 'sed s/87.6/{value}/ docs/reproduction-quick.csv >{{folder}}/reproduction-quick.csv'"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ DRAWN = "sh -c 'sed s/87.6/{value}/ docs/reproduction.csv >{{folder}}/reproducti
 )
 def test_figures_that_are_computed_again_are_the_stored_ones(tree, name, value, status):
     catalogue, passed = tree / "checks" / "catalogue.toml", tree / "checks" / "passed.json"
-    stored = tree / "docs" / "reproduction.csv"
+    stored = tree / "docs" / "reproduction-quick.csv"
     before = {path: path.read_text() for path in (catalogue, passed, stored)}
     known = json.loads(before[passed])
     names = {f"experiment/{name}"}
@@ -215,7 +215,7 @@ def test_figures_that_are_computed_again_are_the_stored_ones(tree, name, value, 
         shutil.rmtree(tree / ".git", ignore_errors=True)
     assert f"HEAD draws experiment/{name}" in ran.stdout
     assert ran.returncode == status, ran.stderr
-    assert ("in docs/reproduction.csv, and now" in ran.stderr) == bool(status)
+    assert ("in docs/reproduction-quick.csv, and now" in ran.stderr) == bool(status)
 
 
 @pytest.mark.parametrize(
@@ -231,12 +231,12 @@ def test_figures_that_are_computed_again_are_the_stored_ones(tree, name, value, 
     ],
 )
 def test_stale_experiments_are_run_without_the_others(tree, status, presets, problem):
-    files = ("python/contigua_experiments/page_walks.py", "docs/reproduction.csv")
+    files = ("python/contigua_experiments/page_walks.py", "docs/reproduction-quick.csv")
     catalogue, passed = tree / "checks" / "catalogue.toml", tree / "checks" / "passed.json"
     before = {
         path: path.read_text() for path in (*(tree / one for one in files), catalogue, passed)
     }
-    command = "sh -c 'sed -i s/reproduced/differs/ docs/reproduction.csv'"
+    command = "sh -c 'sed -i s/reproduced/differs/ docs/reproduction-quick.csv'"
     text = before[catalogue].replace('command = "make experiments"', f'command = "{command}"')
     catalogue.write_text(text)
     found = tree / "contigua-results" / "all-quick" / "page-walks"

@@ -157,35 +157,56 @@ def entry(**values):
     outcome = Outcome(
         {"met": 1.0, "off": 9.0, "new": 1.5, "sure": 1.0, **values}, lambda page: None
     )
-    return Entry(
-        one, Record("finished", "", "", 1.0, 1.0), Result(one, "quick", {}, outcome), False
-    )
+    return Entry(one, Record("finished", "", "", 1.0, 1.0), Result(one, "full", {}, outcome), False)
 
 
 def test_the_account_counts_printed_numbers_and_names_the_rest():
     others = [Entry(find(name), None, None, True) for name in EXPERIMENTS if name != QUICK]
-    text = document([entry(), *others], read_catalogue(definitions()), "quick")
+    text = document([entry(), *others], read_catalogue(definitions()), "full")
     total = len(printed())
     first = text.splitlines()[2]
     assert first.startswith(
         f"The papers print {total} numbers as results: 3 are compared, 1 of these within "
         "tolerance (1 same shape, 1 differs); "
     )
-    fitted = Account.of([entry(), *others]).fitted
-    assert f"{len(fitted)} were fitted to, {total - 3 - len(fitted)} nothing compares with" in first
+    account = Account.of([entry(), *others])
+    fitted, waiting = len(account.fitted), len(account.waiting)
+    assert f"{waiting} wait for experiments that have not run; {fitted} were fitted to, " in first
+    assert f"{total - 3 - fitted - waiting} nothing compares with" in first
+    wanted = {f.number for one in others for f in one.definition.figures if f.kind == "compared"}
+    assert {one.name for one in account.waiting} == wanted - set(NUMBERS.values())
     assert re.search(r"\| off \|.*\| differs \| of \\\| it \|", text)
     assert re.search(r"\| new \|.*\| same shape \|", text)
-    missing = text.split("## Printed numbers that nothing compares with")[1]
-    assert "- 004 Table 4: graph500, 4 KB;" in missing and "GUPS, 4 KB" not in missing
-    # Every figure of the papers is named, whether or not its experiment has run.
+    waiting, missing = text.split("## Printed numbers whose experiments have not run")[1].split(
+        "## Printed numbers that nothing compares with"
+    )
+    assert "- 004 Table 4: graph500, 4 KB;" in waiting and "GUPS, 4 KB" not in waiting + missing
+    # Every figure of the papers is named, and each experiment, whether or not it has run.
+    idle = text.split("Not run at full scale")[1]
     for item in read_catalogue(definitions()).items:
         where = rf"{re.escape(item.paper)}: [^|\n]*{re.escape(item.number)}\b"
-        assert re.search(where, text), item
-        assert all(f"| {name} |" in text for name in item.experiments)
+        assert item.experiments or re.search(where, text), item
+        assert all(name in idle for name in item.experiments if name != QUICK)
     assert told(entry()) == "1 within tolerance, 1 same shape, 1 differs"
     apart = replace(find(QUICK), apart="it takes an hour")
     assert told(Entry(apart, None, None, True)) == "left out: it takes an hour"
-    assert text == document([entry(), *others], read_catalogue(definitions()), "quick")
+    assert text == document([entry(), *others], read_catalogue(definitions()), "full")
+
+
+def test_a_quick_account_claims_nothing_about_papers():
+    others = [Entry(find(name), None, None, True) for name in EXPERIMENTS if name != QUICK]
+    text = document([entry(), *others], read_catalogue(definitions()), "quick")
+    assert "which makes no claims" in text and "numbers as results" not in text
+    assert "Printed numbers" not in text
+    # What is off at this scale is told all the same, with its reason.
+    assert re.search(r"\| off \|.*\| differs \| of \\\| it \|", text)
+    assert not re.search(r"\| met \|", text)
+    for item in read_catalogue(definitions()).items:
+        where = rf"{re.escape(item.paper)}: [^|\n]*{re.escape(item.number)}\b"
+        assert not item.experiments or re.search(where, text), item
+    one = entry().result
+    smoke = "A smoke test: no claim about a paper"
+    assert smoke in replace(one, scale="quick").summary() and smoke not in one.summary()
 
 
 def test_a_number_is_within_tolerance_only_if_all_that_compare_with_it_are():
@@ -264,7 +285,7 @@ def test_one_command_runs_and_accounts_for_all_experiments(cli, tmp_path):
     ran = run_all("--write", "account.md")
     assert ran.returncode == 0, ran.stderr
     assert f"{QUICK}: 2 holds" in ran.stderr and "2 holds" in ran.stdout
-    assert "The papers print" in ran.stdout
+    assert "A smoke test: claims about papers take --full." in ran.stdout
     text = (tmp_path / "account.md").read_text()
     assert "average fragmentation, short period" in (tmp_path / "account.csv").read_text()
     again = run_all("--write", "account.md")

@@ -1,7 +1,7 @@
 """Writes docs/reference/designs-compared.md: designs by gain, contiguity, storage and kernel.
 
-What was measured is what docs/reproduction-full.csv has, or else docs/reproduction.csv; storage is
-what the simulator counts; compared.toml has facts in words.
+What was measured is what the account of the full scale has, or else that of the quick one; storage
+is what the simulator counts; compared.toml has facts in words.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from contigua.options import RunOptions
 from contigua.presets import designs
 from contigua.programs.execute import run_whole
 from contigua_experiments import find
-from contigua_experiments.reproduction import VALUE
+from contigua_experiments.reproduction import ACCOUNTS, VALUE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "designs-compared.md"
 FACTS = Path(__file__).with_name("compared.toml")
-#: Accounts of experiments; what a later one has counts.
-ACCOUNTS = {"quick": "reproduction", "full": "reproduction-full"}
 DEMAND = "contiguity-demand"
 MACHINE = "skylake"
 #: A program of one instruction: storage is the same whatever runs.
@@ -80,6 +78,7 @@ class Stored:
         self.asked: dict[tuple[str, str], list[str]] = {}
         self.rows: dict[tuple[str, str], tuple[str, dict[str, str]]] = {}
         self.scale, self.servers = "no", list[str]()
+        # What a later one has counts.
         for scale, account in ACCOUNTS.items():
             with (ROOT / "docs" / f"{account}.csv").open(newline="") as lines:
                 rows = list(csv.DictReader(lines))

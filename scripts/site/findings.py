@@ -24,7 +24,7 @@ INTRODUCTION = """# Findings
 
 Written by `make reference`; manual changes are lost. What the stored results say of all designs
 together; each command computes its part again. [Designs compared](reference/designs-compared.md)
-has every value, and [Reproduction](reproduction.md) the verdict on each."""
+has every value, its scale, and the verdict on it."""
 
 
 @dataclass(frozen=True)

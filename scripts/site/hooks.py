@@ -32,7 +32,12 @@ GENERATED = {
     "python/contigua_experiments": "reference/experiments.md",
 }
 #: Pages that appear when what writes them was run.
-WRITTEN_LATER = {"reproduction.md", "how-to/sweeps.md", "how-to/reports.md"}
+WRITTEN_LATER = {
+    "reproduction.md",
+    "reproduction-quick.md",
+    "how-to/sweeps.md",
+    "how-to/reports.md",
+}
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
 #: Links and pictures.

@@ -88,7 +88,10 @@ def _reference(collection: Collection) -> Reference:
 
 def experiments_page() -> str:
     """Return the page that lists every experiment and the published values."""
-    verdicts = "[Reproduction](../reproduction.md) has the verdicts of the last run."
+    verdicts = (
+        "[Reproduction](../reproduction.md) has the verdicts of full runs, and "
+        "[another page](../reproduction-quick.md) the values of quick ones."
+    )
     parts = [
         "# Experiments",
         "Each computes published figures again and sets ours beside the paper's: "
