@@ -9,6 +9,7 @@ use contigua_units::{Frame, Nanoseconds, Order};
 use self::scanners::Compaction;
 use crate::allocator::{Frames, UNMOVABLE};
 use crate::block::{BLOCK_FRAMES, MigrateType, first_frame};
+use crate::contiguous::Stays;
 use crate::moving::Moves;
 use crate::policies::PlacementPolicy;
 use crate::pressure::Stall;
@@ -63,6 +64,59 @@ impl<S: Storage> Frames<S> {
             + costs.migrate.get() * events.frames_compacted_direct;
         self.pressure.stall(Stall::Movable, Nanoseconds::new(time));
         done
+    }
+
+    /// Moves all that can move out of the movable pageblock with the fewest frames in use, of those in which at most
+    /// `most` cannot move, for a task that waits for it; says whether a pageblock has no more than these in use now. The
+    /// time goes into the pressure.
+    pub fn compact_around(&mut self, most: u32, moves: &mut dyn Moves) -> bool {
+        self.drain_per_cpu();
+        let before = self.counters;
+        let (mut left, mut failed, mut done) = (BLOCK_FRAMES, None, false);
+        while let Some(next) = self.next_around(most, left, failed)
+            && !done
+        {
+            let (_, number) = next;
+            self.isolate(number);
+            self.evacuate(number, Stays::Remain, moves);
+            self.restore(number);
+            self.counters.frames_scanned += u64::from(BLOCK_FRAMES);
+            done = self.pageblocks()[number].free() + most >= BLOCK_FRAMES;
+            // Something there does not move, although its kind does.
+            failed = Some(next);
+            let moved = self.counters.since(&before).frames_moved_from_isolated;
+            left = BLOCK_FRAMES.saturating_sub(moved as u32);
+        }
+        let events = self.counters.since(&before);
+        let costs = &self.config.costs;
+        let time = costs.scan.get() * events.frames_scanned
+            + costs.migrate.get() * events.frames_moved_from_isolated;
+        self.pressure.stall(Stall::Movable, Nanoseconds::new(time));
+        done
+    }
+
+    /// The pageblock to try behind one that failed, of those out of which at most `left` frames have to move; its rank
+    /// precedes it.
+    fn next_around(
+        &self,
+        most: u32,
+        left: u32,
+        failed: Option<(u32, usize)>,
+    ) -> Option<(u32, usize)> {
+        let region = self.region_for(MigrateType::Movable);
+        let room = self.regions[region].free - self.regions[region].watermarks.wake();
+        self.whole_blocks(region)
+            .filter_map(|number| {
+                let block = self.pageblocks()[number];
+                let (movable, stays) = (block.movable(), block.unmovable());
+                let is_whole = block.free() + movable + stays == BLOCK_FRAMES;
+                let has_room = u64::from(movable + block.free()) <= room;
+                let fits = stays <= most && movable <= left;
+                (block.kind == MigrateType::Movable && is_whole && has_room && fits)
+                    .then_some((movable + stays, number))
+            })
+            .filter(|&next| failed.is_none_or(|failed| next > failed))
+            .min()
     }
 
     /// Compaction on the path of an allocation; says whether a block of the order is free now.

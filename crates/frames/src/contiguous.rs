@@ -24,6 +24,15 @@ pub enum Pick {
     Emptiest,
 }
 
+/// What becomes of frames that cannot move when a pageblock is emptied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stays {
+    /// Nothing more is moved: the pageblock was to be empty.
+    End,
+    /// They stay, and all around them moves.
+    Remain,
+}
+
 impl<S: Storage> Frames<S> {
     /// Takes an aligned range of more than order 10 by emptying one in which nothing is
     /// unmovable. `None` when there is none, or no room for what is in it; the unmovable region is
@@ -277,7 +286,7 @@ impl<S: Storage> Frames<S> {
             self.isolate(number);
         }
         blocks
-            .take_while(|&number| self.evacuate(number, moves))
+            .take_while(|&number| self.evacuate(number, Stays::End, moves))
             .count()
     }
 
@@ -309,7 +318,9 @@ impl<S: Storage> Frames<S> {
         for number in blocks.clone() {
             self.isolate(number);
         }
-        let emptied = blocks.clone().all(|number| self.evacuate(number, moves));
+        let emptied = blocks
+            .clone()
+            .all(|number| self.evacuate(number, Stays::End, moves));
         if !emptied {
             for number in blocks {
                 self.restore(number);
@@ -364,7 +375,7 @@ impl<S: Storage> Frames<S> {
 
     /// Moves everything out of an isolated pageblock; says whether all went. What does not belong
     /// on the pageblock's side of the border goes to its own side.
-    pub(crate) fn evacuate(&mut self, number: usize, moves: &mut dyn Moves) -> bool {
+    pub(crate) fn evacuate(&mut self, number: usize, stays: Stays, moves: &mut dyn Moves) -> bool {
         let first = first_frame(number);
         let end = self.total.min(first.get() + BLOCK_FRAMES);
         let mut at = first.get();
@@ -379,6 +390,9 @@ impl<S: Storage> Frames<S> {
                     Some((block, order)) => at = block.get() + order.frames(),
                     None => return false,
                 },
+                Role::Allocated if stays == Stays::Remain && !record.can_move() => {
+                    at += record.order().frames();
+                }
                 Role::Allocated => {
                     if record.order() > Order::HUGE_2M || !self.evacuate_one(frame, &record, moves)
                     {

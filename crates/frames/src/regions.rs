@@ -5,6 +5,7 @@ use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
 use crate::Error;
 use crate::allocator::{Frames, MOVABLE, Region, UNMOVABLE};
 use crate::block::{BLOCK_FRAMES, MigrateType, block_of, first_frame};
+use crate::contiguous::Stays;
 use crate::controller::{Decision, Inputs, RegionState};
 use crate::moving::Moves;
 use crate::policies::{Confinement, Pinning, PlacementPolicy, Shelters};
@@ -152,7 +153,7 @@ impl<S: Storage> Frames<S> {
         }
         let used = u64::from(self.pageblocks()[number].movable);
         self.isolate(number);
-        if !self.evacuate(number, moves) {
+        if !self.evacuate(number, Stays::End, moves) {
             self.restore(number);
             return false;
         }

@@ -6,6 +6,7 @@ use contigua_units::{Frame, Order};
 
 use crate::allocator::{Frames, UNMOVABLE};
 use crate::block::{BLOCK_FRAMES, BlockRecord, MigrateType, block_of, first_frame};
+use crate::contiguous::Stays;
 use crate::moving::Moves;
 use crate::policies::Steering;
 use crate::reclaim::Context;
@@ -287,7 +288,7 @@ impl<S: Storage> Frames<S> {
                     return;
                 }
                 self.isolate(block);
-                let all = self.evacuate(block, moves);
+                let all = self.evacuate(block, Stays::End, moves);
                 self.restore(block);
                 if !all {
                     break;

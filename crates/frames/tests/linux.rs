@@ -1,8 +1,8 @@
 //! Does the Linux baseline do what Linux does, and Illuminator what it promises?
 
 use contigua_frames::{
-    BLOCK_FRAMES, Boxed, Config, Evict, FrameClass, Frames, Group, Layout, MigrateType, Placement,
-    Request, policies,
+    BLOCK_FRAMES, BlockRecord, Boxed, Config, Evict, FrameClass, Frames, Group, Layout,
+    MigrateType, Placement, Request, policies,
 };
 use contigua_units::{Bytes, Frame, Nanoseconds, Order};
 
@@ -392,6 +392,54 @@ fn compaction_makes_huge_blocks_of_scattered_pages_and_loses_none() {
     let found = memory.contiguity().blocks_2m;
     assert!(found.free >= 13, "{found:?}");
     assert_eq!(memory.blocks_in(Group(0)).count(), before);
+    assert_eq!(memory.validate(), Ok(()));
+}
+
+#[test]
+fn a_pageblock_is_emptied_around_what_cannot_move() {
+    let mut memory = chequered(16);
+    // Three frames of each pageblock stay, so that none can be emptied.
+    for block in 0..8 {
+        for place in [3, 100, 101] {
+            let frame = Frame::new(block * BLOCK_FRAMES + 2 * place + 1);
+            memory.pin(frame, &mut ()).unwrap();
+        }
+    }
+    assert!(!memory.compact_for(Order::HUGE_2M, &mut ()));
+    let (before, stalled) = (memory.counters(), memory.pressure().all().total);
+    let free = memory.free_frames();
+    assert!(!memory.compact_around(2, &mut ()));
+    assert_eq!(memory.counters().frames_moved_from_isolated, 0);
+    let fewest = memory.pageblocks().iter().map(BlockRecord::movable).min();
+    assert!(memory.compact_around(3, &mut ()));
+    let moved = memory.counters().since(&before).frames_moved_from_isolated;
+    assert_eq!(Some(moved), fewest.map(u64::from));
+    let emptied = |block: &&BlockRecord| block.free() + 3 == BLOCK_FRAMES && block.movable() == 0;
+    assert_eq!(memory.pageblocks().iter().filter(emptied).count(), 1);
+    assert_eq!(memory.free_frames(), free);
+    assert!(memory.pressure().all().total > stalled);
+    assert_eq!(memory.validate(), Ok(()));
+    // Nothing more has to move for the next one that asks.
+    assert!(memory.compact_around(3, &mut ()));
+    assert_eq!(
+        memory.counters().since(&before).frames_moved_from_isolated,
+        moved
+    );
+}
+
+#[test]
+fn a_pageblock_is_left_alone_where_there_is_no_room_for_what_is_in_it() {
+    let mut memory = linux(16);
+    let mut frames = Vec::new();
+    while let Some(frame) = memory.allocate(&grouped(FrameClass::Anonymous, 0)) {
+        frames.push(frame);
+    }
+    let scattered = frames.iter().filter(|frame| frame.get() % 16 == 0);
+    for &frame in scattered {
+        memory.free(frame).unwrap();
+    }
+    assert!(!memory.compact_around(76, &mut ()));
+    assert_eq!(memory.counters().frames_moved_from_isolated, 0);
     assert_eq!(memory.validate(), Ok(()));
 }
 

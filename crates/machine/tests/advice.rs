@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 const ALWAYS: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const MADVISE: &str = include_str!("../../../python/contigua/data/designs/linux-thp-madvise.toml");
+const PERFORATED: &str = include_str!("../../../python/contigua/data/designs/perforated.toml");
 const BASE_ONLY: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
 
 const BASE: u64 = 0x4000_0000;
@@ -378,6 +379,49 @@ fn defrag_setting_decides_who_compacts_for_a_huge_page() {
         assert_eq!(compactions(defrag, false), elsewhere, "{defrag}");
         assert_eq!(compactions(defrag, true), advised, "{defrag}, advised");
     }
+}
+
+/// A fault that compacts moves what can move out of a block, and maps it without the frames that stay.
+#[test]
+fn a_fault_makes_a_perforated_page_around_what_cannot_move() {
+    let perforations = |defrag: &str| {
+        let memory = format!("[memory]\nboosts_wake = false\ndefrag = \"{defrag}\"\n");
+        let design = crate::common::design(&format!("{PERFORATED}\n{memory}"));
+        let mut config = crate::common::config(design, crate::common::machine(256 << 20));
+        // 15 unmovable frames in every block.
+        config.age = Age::Scattered(0.03);
+        let mut engine = crate::common::engine(config);
+        consume(
+            &mut engine,
+            &syscall(9, [0, 300 << 20, 3, 0x22, 0, 0], BASE),
+        );
+        // Small pages of which each second one is given back.
+        let pages = (200 << 20) / PAGE;
+        consume(&mut engine, &words(&Step::Advise(0, pages, NO_HUGE)));
+        (0..pages).for_each(|page| consume(&mut engine, &words(&Step::Touch(page))));
+        for page in (0..pages).step_by(2) {
+            consume(&mut engine, &words(&Step::Advise(page, 1, DONT_NEED)));
+        }
+        // Blocks of which little is in use go first.
+        let mut chunks = (0..40).map(|chunk| pages + chunk * PARTS);
+        let mut before = engine.report();
+        loop {
+            consume(&mut engine, &words(&Step::Touch(chunks.next()?)));
+            let after = engine.report();
+            if after.kernel.pages_moved > 0
+                || after.kernel.perforations == before.kernel.perforations
+            {
+                engine.validate().unwrap();
+                let made = after.kernel.perforations - before.kernel.perforations;
+                return Some((made, after.kernel.pages_moved));
+            }
+            before = after;
+        }
+    };
+    assert_eq!(perforations("never"), Some((0, 0)));
+    let (made, moved) = perforations("always").unwrap();
+    assert_eq!(made, 1);
+    assert!((1..PARTS).contains(&moved), "{moved}");
 }
 
 /// khugepaged compacts memory by itself, whatever `defrag` says.

@@ -273,7 +273,7 @@ impl AddressSpace {
         });
         if !movable {
             if self.table.has_shadows() {
-                self.promote(range, memory, effects);
+                self.promote(range, policy, memory, effects);
             }
             return;
         }
@@ -281,7 +281,11 @@ impl AddressSpace {
         let frame =
             restricted.or_else(|| obtain_huge(FrameClass::Anonymous, Effort::Direct, memory));
         let Some(frame) = frame else {
-            effects.fallbacks += 1;
+            if self.table.has_shadows() {
+                self.promote(range, policy, memory, effects);
+            } else {
+                effects.fallbacks += 1;
+            }
             return;
         };
         let own: Vec<_> = parts

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Deref, DerefMut};
 
-use contigua_frames::{Boxed, FrameClass, Frames, Move, Moves, Pick, Request};
+use contigua_frames::{Boxed, FrameClass, Frames, MigrateType, Move, Moves, Pick, Request};
 use contigua_units::{Frame, Order, PageSize};
 
 use crate::effects::{Effects, Resident};
-use crate::holes::HoleBitmaps;
+use crate::holes::{HoleBitmaps, SUB_PAGES};
 use crate::objects::Objects;
+use crate::policy::MappingPolicy;
 use crate::rest_segs::RestSegs;
 use crate::table::Leaf;
 
@@ -158,6 +159,26 @@ impl Memory {
             self.frames.free(block.offset(at)).ok()?;
         }
         Some(block)
+    }
+
+    /// Returns true if a page of 2 MB can be made without moving anything: of a whole block, or where the policy
+    /// perforates, of one without the frames that are in use.
+    #[must_use]
+    pub fn has_huge_block(&self, policy: &dyn MappingPolicy) -> bool {
+        self.frames.has_free_block(Order::HUGE_2M)
+            || policy.most_missing() > 0
+                && self
+                    .emptiest_pageblock()
+                    .is_some_and(|(_, free)| free + policy.most_missing() >= SUB_PAGES)
+    }
+
+    /// Number and free frames of the movable pageblock that has most of them.
+    pub(crate) fn emptiest_pageblock(&self) -> Option<(usize, u32)> {
+        let blocks = self.frames.pageblocks().iter().enumerate();
+        blocks
+            .filter(|(_, block)| block.kind() == MigrateType::Movable)
+            .map(|(number, block)| (number, block.free()))
+            .max_by_key(|&(number, free)| (free, core::cmp::Reverse(number)))
     }
 
     /// An aligned 1 GB in which nothing is unmovable. At most `most` frames are moved out of it.

@@ -100,11 +100,10 @@ pub trait MappingPolicy: Send {
         HoleVerdict::Split
     }
 
-    /// Returns true if a first touch makes a perforated page of a block of which so many frames are
-    /// in use. Only with perforation.
-    fn perforates_block(&self, missing: u32) -> bool {
-        let _ = missing;
-        false
+    /// Frames of a block that may be in use when a first touch, or the background pass, makes a perforated page of the
+    /// others; 0 where only whole blocks are taken. Only with perforation.
+    fn most_missing(&self) -> u32 {
+        0
     }
 
     /// Returns true if huge pages begin with holes that are filled when they are touched, instead

@@ -74,8 +74,8 @@ impl MappingPolicy for Greedy {
         context.present > 3
     }
 
-    fn perforates_block(&self, _: u32) -> bool {
-        self.perforates
+    fn most_missing(&self) -> u32 {
+        if self.perforates { 511 } else { 0 }
     }
 
     fn on_holes(&self, _: &Holes) -> HoleVerdict {

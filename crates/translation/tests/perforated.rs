@@ -252,6 +252,50 @@ fn a_block_of_which_too_many_frames_are_in_use_is_not_perforated() {
 }
 
 #[test]
+fn small_pages_become_a_perforated_one_without_the_frames_that_are_in_use() {
+    for in_use in [76, 77] {
+        let scheme = scheme("perforated", "");
+        let mut memory = memory(32_768);
+        let mut space = space(&scheme, &mut memory);
+        let mut effects = Effects::default();
+        let all = VirtRange::with_length(VirtAddr::new(BASE), HUGE);
+        space
+            .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
+            .unwrap();
+        let small = self::scheme("base", "");
+        for part in 0..512 {
+            let at = VirtAddr::new(BASE + part * PAGE_BYTES);
+            space
+                .fault(at, true, &*small.policy(), &mut memory, &mut effects)
+                .unwrap();
+        }
+        // One pageblock has free frames.
+        let block = memory.pageblocks().iter().rposition(|b| b.free() == 512);
+        let first = 512 * block.unwrap() as u32;
+        memory.drain_per_cpu();
+        for frame in (0..32_768).filter(|frame| !(first + in_use..first + 512).contains(frame)) {
+            let _ = memory.allocate_at(Frame::new(frame), FrameClass::KernelOther);
+        }
+        let free = memory.free_frames();
+        space.background_pass(512, &*scheme.policy(), &mut memory, &mut effects);
+        assert_eq!(space.validate(&memory), Ok(()));
+        let made = u64::from(in_use == 76);
+        let done = (effects.collapses, effects.copied_4k, effects.fallbacks);
+        assert_eq!(done, (made, 436 * made, 1 - made));
+        let found = space.resident();
+        assert_eq!((found.perforated, found.pages_4k), (made, 512 * (1 - made)));
+        assert_eq!(found.perforated_frames, 512 * made);
+        // The others stay where they were, in the page's holes.
+        let holes = (0..512).filter(|part| {
+            let at = VirtAddr::new(BASE + part * PAGE_BYTES);
+            space.table().hole(at).is_some()
+        });
+        assert_eq!(holes.count() as u64, 76 * made);
+        assert_eq!(memory.free_frames(), free);
+    }
+}
+
+#[test]
 fn where_the_filter_is_clear_no_bitmap_is_read() {
     let holes = scenario(64, Pattern::Clustered, HoleKind::Remapped);
     let mut world = world("perforated", Some(holes), 4);

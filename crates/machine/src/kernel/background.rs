@@ -61,11 +61,11 @@ impl Kernel {
     pub(super) fn khugepaged_step(&mut self, step: u64, mmu: &mut Mmus) -> (Cycles, bool) {
         let mut work = Cycles::ZERO;
         let wants_block = self.running().pass_wants_block(&*self.policy, &self.memory);
-        if wants_block && !self.memory.has_free_block(Order::HUGE_2M) {
+        if wants_block && !self.memory.has_huge_block(&*self.policy) {
             // Its scanning is that of a kernel thread, as all in the background.
             work += self.compact(mmu).0;
         }
-        let fails = wants_block && !self.memory.has_free_block(Order::HUGE_2M);
+        let fails = wants_block && !self.memory.has_huge_block(&*self.policy);
         let mut ends = false;
         let done = self.change(mmu, |space, memory, effects, policy| {
             ends = space.background_pass(step, policy, memory, effects);
@@ -156,12 +156,15 @@ impl Kernel {
         moving + stalled
     }
 
-    /// Moves pages until a 2 MB block is free, or it is clear that none can be made. The work for
-    /// what moved, and the time that a task waits for all of it.
+    /// Moves pages until a 2 MB block is free, or it is clear that none can be made: then, where the policy perforates,
+    /// all that can move out of one. The work for what moved, and the time that a task waits for all of it.
     pub(super) fn compact(&mut self, mmu: &mut Mmus) -> (Cycles, Cycles) {
         let mut moves = core::mem::take(&mut self.moves);
         let before = self.memory.pressure().all().total.get();
-        self.memory.compact_for(Order::HUGE_2M, &mut moves);
+        let most = self.policy.most_missing();
+        if !self.memory.compact_for(Order::HUGE_2M, &mut moves) && most > 0 {
+            self.memory.compact_around(most, &mut moves);
+        }
         let stalled = self.memory.pressure().all().total.get() - before;
         let work = self.follow(&moves, mmu);
         moves.clear();

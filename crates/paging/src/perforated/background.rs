@@ -3,17 +3,25 @@
 use contigua_frames::{Effort, FrameClass};
 use contigua_units::{PageSize, VirtAddr, VirtRange};
 
-use super::{Perforated, at};
+use super::faults::claim_block_with_holes;
+use super::{Perforated, at, free_chunk};
 use crate::effects::Effects;
 use crate::holes::{Holes, SUB_PAGES, sub_page};
 use crate::memory::Memory;
+use crate::policy::MappingPolicy;
 use crate::space::{AddressSpace, free, free_node, free_page, obtain_huge, release};
 use crate::table::Leaf;
 
 impl AddressSpace {
-    /// Makes a perforated page of the small pages in an aligned 2 MB: those that cannot be moved
-    /// become its holes. Nothing happens when no block is free.
-    pub(crate) fn promote(&mut self, range: VirtRange, memory: &mut Memory, effects: &mut Effects) {
+    /// Makes a perforated page of the small pages in an aligned 2 MB: those that cannot be moved become its holes, and
+    /// those whose frame in the new block is in use. Nothing happens when no block is free.
+    pub(crate) fn promote(
+        &mut self,
+        range: VirtRange,
+        policy: &dyn MappingPolicy,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) {
         let Some((_, vma)) = self.vma(range.start) else {
             return;
         };
@@ -23,32 +31,35 @@ impl AddressSpace {
             .filter(|(_, leaf)| !memory.is_zero(*leaf))
             .map(|(address, leaf)| (sub_page(address), leaf))
             .collect();
-        let is_movable = |leaf: &Leaf| {
+        let is_movable = |leaf: &Leaf, memory: &Memory| {
             memory.references(leaf.frame) == 1
                 && !memory.is_pinned(leaf.frame)
                 && !leaf.is_discardable()
                 && leaf.writable == vma.writable
         };
-        let holes: Holes = parts
-            .iter()
-            .filter(|(_, leaf)| !is_movable(leaf))
-            .map(|&(part, _)| part)
-            .collect();
-        if holes.count() as usize == parts.len() {
+        if !parts.iter().any(|(_, leaf)| is_movable(leaf, memory)) {
             return;
         }
-        let Some(chunk) = obtain_huge(FrameClass::Anonymous, Effort::Direct, memory) else {
+        let whole = obtain_huge(FrameClass::Anonymous, Effort::Direct, memory);
+        let block = whole.map(|chunk| (chunk, Holes::NONE));
+        let Some((chunk, missing)) = block.or_else(|| claim_block_with_holes(policy, memory))
+        else {
             effects.fallbacks += 1;
             return;
         };
+        let holes: Holes = parts
+            .iter()
+            .filter(|(part, leaf)| !is_movable(leaf, memory) || missing.has(*part))
+            .map(|&(part, _)| part)
+            .collect();
         let absent = (0..SUB_PAGES).filter(|i| !parts.iter().any(|(part, _)| part == i));
         let absent: Holes = absent.collect();
         let own: Holes = (0..SUB_PAGES)
-            .filter(|&i| holes.has(i) || absent.has(i))
+            .filter(|&i| holes.has(i) || absent.has(i) || missing.has(i))
             .collect();
         let perforated = Perforated {
             own,
-            reserved: own,
+            reserved: own.iter().filter(|&i| !missing.has(i)).collect(),
             ..Perforated::whole(chunk)
         };
         let leaf = Leaf {
@@ -58,7 +69,7 @@ impl AddressSpace {
             ..Leaf::new(chunk, PageSize::Size2M, vma.writable)
         };
         let Ok(node) = self.table.collapse_2m(range.start, leaf) else {
-            free(chunk, memory);
+            free_chunk(&perforated, &[], memory);
             return;
         };
         // The node of the small pages becomes the node of the holes.

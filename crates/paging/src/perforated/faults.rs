@@ -317,18 +317,15 @@ fn zero_around(chunk: Frame, holes: &Holes, effects: &mut Effects) {
     }
 }
 
-/// Takes the free frames of the pageblock that has most of them, if the policy would perforate
-/// what is missing.
-fn claim_block_with_holes(
+/// Takes the free frames of the pageblock that has most of them, if the policy makes a perforated page without those
+/// that are missing: its first frame, and the missing ones.
+pub(super) fn claim_block_with_holes(
     policy: &dyn MappingPolicy,
     memory: &mut Memory,
 ) -> Option<(Frame, Holes)> {
-    let movable = contigua_frames::MigrateType::Movable;
-    let blocks = memory.pageblocks().iter().enumerate();
-    let (number, block) = blocks
-        .filter(|(_, block)| block.kind() == movable)
-        .max_by_key(|(number, block)| (block.free(), std::cmp::Reverse(*number)))?;
-    if !policy.perforates_block(SUB_PAGES - block.free()) {
+    let (number, free_frames) = memory.emptiest_pageblock()?;
+    let most = policy.most_missing();
+    if most == 0 || free_frames + most < SUB_PAGES {
         return None;
     }
     let chunk = Frame::new(number as u32 * SUB_PAGES);
@@ -340,7 +337,7 @@ fn claim_block_with_holes(
                 .is_err()
         })
         .collect();
-    if policy.perforates_block(holes.count()) {
+    if holes.count() <= most {
         return Some((chunk, holes));
     }
     for i in (0..SUB_PAGES).filter(|&i| !holes.has(i)) {

@@ -85,8 +85,8 @@ impl MappingPolicy for Policy {
         }
     }
 
-    fn perforates_block(&self, missing: u32) -> bool {
-        missing <= self.most_missing.min(self.most_holes)
+    fn most_missing(&self) -> u32 {
+        self.most_missing.min(self.most_holes)
     }
 
     fn maps_shared_huge(&self, context: &SharedContext) -> bool {
