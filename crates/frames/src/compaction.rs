@@ -73,9 +73,7 @@ impl<S: Storage> Frames<S> {
         self.drain_per_cpu();
         let before = self.counters;
         let (mut left, mut failed, mut done) = (BLOCK_FRAMES, None, false);
-        while let Some(next) = self.next_around(most, left, failed)
-            && !done
-        {
+        while !done && let Some(next) = self.next_around(most, left, failed) {
             let (_, number) = next;
             self.isolate(number);
             self.evacuate(number, Stays::Remain, moves);

@@ -24,7 +24,7 @@ pub enum Pick {
     Emptiest,
 }
 
-/// What becomes of frames that cannot move when a pageblock is emptied.
+/// Treatment of frames that cannot move when a pageblock is emptied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stays {
     /// Nothing more is moved: the pageblock was to be empty.
@@ -373,8 +373,8 @@ impl<S: Storage> Frames<S> {
         }
     }
 
-    /// Moves everything out of an isolated pageblock; says whether all went. What does not belong
-    /// on the pageblock's side of the border goes to its own side.
+    /// Moves everything out of an isolated pageblock, or all around what stays; says whether nothing
+    /// else is left. What does not belong on the pageblock's side of the border goes to its own side.
     pub(crate) fn evacuate(&mut self, number: usize, stays: Stays, moves: &mut dyn Moves) -> bool {
         let first = first_frame(number);
         let end = self.total.min(first.get() + BLOCK_FRAMES);
