@@ -135,6 +135,25 @@ def test_an_experiment_depends_on_the_golden_values_of_what_it_names(tree, run, 
     assert stale <= found and not current & found
 
 
+def test_what_a_source_means_is_kept_until_it_or_the_rules_change(tree, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = tmp_path / "contigua" / "checks"
+    assert verify(tree).returncode == 0
+    first = {file.name: file.read_bytes() for file in kept.iterdir()}
+    assert verify(tree).returncode == 0
+    assert {file.name for file in kept.iterdir()} == first.keys()
+    rules = tree / "python" / "contigua_experiments" / "imports.py"
+    before = rules.read_text()
+    rules.write_text(f"{before}# Other rules.\n")
+    try:
+        assert verify(tree).returncode == 0
+    finally:
+        rules.write_text(before)
+    # All were found again, and are the same.
+    again = [file.read_bytes() for file in kept.iterdir() if file.name not in first]
+    assert sorted(again) == sorted(first.values())
+
+
 def test_a_design_that_comes_along_makes_nothing_stale(tree):
     files = [
         tree / f"python/contigua/data/{kind}s/newcomer.toml"

@@ -212,6 +212,7 @@ def _refresh() -> None:
 
     for function in (
         inputs.meaning,
+        inputs._rules,
         inputs._crate_parts,
         inputs._manifests,
         inputs.crate_closure,

@@ -16,10 +16,14 @@ DVC and Bazel hash whole files: a comment would run an hour of experiments again
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib.util
 import json
+import os
 import re
+import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -143,18 +147,49 @@ def _glob(pattern: str) -> Iterator[Path]:
 
 @cache
 def meaning(file: Path) -> bytes:
-    """Return what of a file can decide a result."""
+    """Return what of a file can decide a result.
+
+    To parse all sources takes seconds: what was found of a content is kept, for all clones.
+    """
     content = file.read_bytes()
+    if file.suffix not in {*C_LIKE, ".py", ".toml"}:
+        return content
+    key = hashlib.sha256(b"\0".join([_rules(), file.suffix.encode(), content])).hexdigest()
+    kept = _cache_folder() / key
+    try:
+        return kept.read_bytes()
+    except OSError:
+        found = _meaning(file, content)
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as temporary:
+            temporary.write(found)
+        Path(temporary.name).replace(kept)
+    return found
+
+
+@cache
+def _rules() -> bytes:
+    """Return the code that decides what a content means."""
+    code = [Path(__file__), EXPERIMENTS / "imports.py"]
+    return b"\0".join(file.read_bytes() for file in code) + sys.version.encode()
+
+
+@cache
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "contigua" / "checks"
+
+
+def _meaning(file: Path, content: bytes) -> bytes:
     if file.suffix in C_LIKE:
         return _without_comments(LISTS.sub("", UNIT_TESTS.sub("", content.decode()))).encode()
     if file.suffix == ".py":
         tree = ast.parse(content)
         _imports_module()._strip(tree)
         return ast.dump(tree).encode()
-    if file.suffix == ".toml":
-        # Names of tables and keys in their order, without comments.
-        return json.dumps(tomllib.loads(content.decode()), default=str).encode()
-    return content
+    # Names of tables and keys in their order, without comments.
+    return json.dumps(tomllib.loads(content.decode()), default=str).encode()
 
 
 def _without_comments(source: str) -> str:
