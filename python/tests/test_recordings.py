@@ -39,22 +39,27 @@ def command():
     return [str(ROOT / "workloads" / "bin" / "gups"), *GUPS]
 
 
+def run_alike(command, designs, options):
+    """Run without the name of the test: addresses depend on the environment's length."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTEST_CURRENT_TEST")
+        return contigua.run(command, designs=designs, options=options)
+
+
 @pytest.fixture(scope="module")
 def traces(command, tmp_path_factory):
     """Recordings of the same program: all of it, units, and units behind what is skipped."""
     folder = tmp_path_factory.mktemp("traces")
     for name, options in ASKED.items():
-        contigua.run(command, designs=[], options=replace(options, record=folder / name))
+        run_alike(command, [], replace(options, record=folder / name))
     return {name: folder / name for name in ASKED}
 
 
 @pytest.fixture(scope="module")
 def runs(traces, command):
-    """Return reports of the program's own runs; programs see the tests' environment."""
+    """Return reports of the program's own runs."""
     return {
-        (name, detail): contigua.run(
-            command, designs=DESIGNS, options=replace(asked, memory="256MiB", detail=detail)
-        )
+        (name, detail): run_alike(command, DESIGNS, replace(asked, memory="256MiB", detail=detail))
         for name, asked in ASKED.items()
         for detail in DETAILS
         if name != "whole"

@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 
 #: Files of the repository that a page's folder shares.
 SHARED = ["workloads", "crates", "examples", "target", ".venv", "docs"]
+#: What commands see of the environment: a program's stack begins behind it, and results differ with
+#: its addresses.
+KEPT = ["HOME", "LANG", "TMPDIR", "XDG_CACHE_HOME", "CARGO_HOME", "RUSTUP_HOME"]
 #: The longest that a command may take, in seconds.
 LIMIT = 300
 
@@ -134,10 +137,11 @@ def run_page(text: str, report: Callable[[Command, str], None]) -> None:
 def _run(kind: str, text: str, folder: Path) -> str:
     shell = ["bash", "-euo", "pipefail", "-c", text]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     done = subprocess.run(
         [sys.executable, "-c", text] if kind == "python" else shell,
         cwd=folder,
-        env=os.environ | {"PATH": path, "COLUMNS": "100", "TERM": "dumb"},
+        env=kept | {"PATH": path, "COLUMNS": "100", "TERM": "dumb"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
