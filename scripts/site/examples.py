@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Files of the repository that a page's folder shares.
 SHARED = ["workloads", "crates", "examples", "target", ".venv", "docs"]
-#: What commands see of the environment: a program's stack begins behind it, and results differ with
+#: Variables that commands see: a program's stack begins behind them, and results differ with
 #: its addresses.
 KEPT = ["HOME", "LANG", "TMPDIR", "XDG_CACHE_HOME", "CARGO_HOME", "RUSTUP_HOME"]
 #: The longest that a command may take, in seconds.
