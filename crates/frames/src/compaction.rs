@@ -7,7 +7,7 @@ pub(crate) mod scanners;
 use contigua_units::{Frame, Nanoseconds, Order};
 
 use self::scanners::Compaction;
-use crate::allocator::{Frames, UNMOVABLE};
+use crate::allocator::{Frames, Region, UNMOVABLE};
 use crate::block::{BLOCK_FRAMES, MigrateType, first_frame};
 use crate::contiguous::Stays;
 use crate::moving::Moves;
@@ -102,7 +102,10 @@ impl<S: Storage> Frames<S> {
         failed: Option<(u32, usize)>,
     ) -> Option<(u32, usize)> {
         let region = self.region_for(MigrateType::Movable);
-        let room = self.regions[region].free - self.regions[region].watermarks.wake();
+        let Region {
+            free, watermarks, ..
+        } = &self.regions[region];
+        let room = free.saturating_sub(watermarks.wake());
         self.whole_blocks(region)
             .filter_map(|number| {
                 let block = self.pageblocks()[number];

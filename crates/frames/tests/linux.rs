@@ -439,6 +439,13 @@ fn a_pageblock_is_left_alone_where_there_is_no_room_for_what_is_in_it() {
         memory.free(frame).unwrap();
     }
     assert!(!memory.compact_around(76, &mut ()));
+    // Nor below the watermark that wakes reclaim, which requests that cannot wait go below.
+    let atomic = Request {
+        atomic: true,
+        ..one(FrameClass::Slab)
+    };
+    while memory.allocate(&atomic).is_some() {}
+    assert!(!memory.compact_around(76, &mut ()));
     assert_eq!(memory.counters().frames_moved_from_isolated, 0);
     assert_eq!(memory.validate(), Ok(()));
 }

@@ -11,6 +11,7 @@ mod anchors;
 mod blanks;
 mod buckets;
 mod changes;
+mod clusters;
 mod coverage;
 mod effects;
 mod faults;

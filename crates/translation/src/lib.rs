@@ -22,7 +22,7 @@ mod walker;
 
 pub use lines::TranslationLines;
 pub use mmu::{Lookup, MissCounters, Mmu, MmuCounters, SideCounters};
-pub use radix::{Radix, allows, page};
+pub use radix::{Radix, allows, behind, page};
 pub use schemes::thp::ShmemEnabled;
 pub use schemes::{
     BackgroundPass, Giants, Look, PrimaryRegion, Recovery, ReservedPages, Scheme, SchemeConfig,

@@ -244,6 +244,24 @@ pub fn allows(leaf: Leaf, access: Access) -> bool {
     leaf.writable || access != Access::Write
 }
 
+/// A walk that began `time` after the L2 TLB had missed.
+///
+/// # Errors
+/// As the walk's, that much later.
+pub fn behind(
+    time: Cycles,
+    walked: Result<(Leaf, Cycles), Translation>,
+) -> Result<(Leaf, Cycles), Translation> {
+    match walked {
+        Ok((leaf, latency)) => Ok((leaf, latency + time)),
+        Err(Translation::Fault { latency, host }) => Err(Translation::Fault {
+            latency: latency + time,
+            host,
+        }),
+        Err(page) => Err(page),
+    }
+}
+
 /// The answer that is a page, for the first-level TLB.
 #[must_use]
 pub fn page(leaf: Leaf, latency: Cycles, walked: bool) -> Translation {

@@ -17,7 +17,7 @@ use contigua_state::State;
 use contigua_translation::schemes::thp;
 use contigua_translation::{
     BackgroundPass, Error, Hardware, MemoryPort, Radix, Request, Scheme, Tables, Translation,
-    Translator, TranslatorCounters, page,
+    Translator, TranslatorCounters, behind, page,
 };
 use contigua_units::{Cycles, PhysAddr, VirtAddr, VirtRange};
 use serde::{Deserialize, Serialize};
@@ -191,16 +191,12 @@ impl Translator for Asap {
             port,
             entries: &entries,
         };
-        match self.radix.walk(request, tables, &mut rest) {
+        match behind(waited, self.radix.walk(request, tables, &mut rest)) {
             Ok((leaf, latency)) => {
                 self.radix.fill(request, leaf);
-                page(leaf, latency + waited, true)
+                page(leaf, latency, true)
             }
-            Err(Translation::Fault { latency, host }) => Translation::Fault {
-                latency: latency + waited,
-                host,
-            },
-            Err(other) => other,
+            Err(fault) => fault,
         }
     }
 

@@ -20,7 +20,7 @@ use contigua_state::State;
 use contigua_translation::schemes::thp::{self, Enabled};
 use contigua_translation::{
     Access, BackgroundPass, Error, Hardware, MemoryPort, Radix, Request, Scheme, Tables,
-    Translation, Translator, TranslatorCounters, allows, page,
+    Translation, Translator, TranslatorCounters, allows, behind, page,
 };
 use contigua_units::{Bytes, Cycles, PhysAddr, VirtAddr, VirtRange};
 use serde::{Deserialize, Serialize};
@@ -310,8 +310,7 @@ impl Translator for Dmt {
             self.counters.walks += 1;
             // What was read in vain is waited for, too; the walker has a start of its own.
             let vain = read - self.start;
-            let walked = self.radix.walk(request, tables, port);
-            walked.map(|(leaf, latency)| (leaf, latency + vain))
+            behind(vain, self.radix.walk(request, tables, port))
         };
         match found {
             Ok((leaf, latency)) => {

@@ -16,7 +16,7 @@ use contigua_state::{Plain, State};
 use contigua_translation::schemes::thp;
 use contigua_translation::{
     BackgroundPass, Error, Hardware, MemoryPort, Radix, Request, Scheme, Tables, Translation,
-    Translator, TranslatorCounters, allows, page,
+    Translator, TranslatorCounters, allows, behind, page,
 };
 use contigua_units::{Bytes, Cycles, Frame, LINE_BYTES, PAGE_BYTES, PageSize, PhysAddr, VirtRange};
 use serde::{Deserialize, Serialize};
@@ -211,18 +211,14 @@ impl Translator for PomTlb {
                 return page(leaf, self.radix.latency() + read, true);
             }
         }
-        match self.radix.walk(request, tables, port) {
+        match behind(read, self.radix.walk(request, tables, port)) {
             Ok((leaf, latency)) => {
                 *self.predicted(request) = leaf.size != PageSize::Size4K;
                 self.fill(request, leaf);
                 self.radix.fill(request, leaf);
-                page(leaf, latency + read, true)
+                page(leaf, latency, true)
             }
-            Err(Translation::Fault { latency, host }) => Translation::Fault {
-                latency: latency + read,
-                host,
-            },
-            Err(other) => other,
+            Err(fault) => fault,
         }
     }
 

@@ -22,7 +22,7 @@ use contigua_state::{Plain, State};
 use contigua_translation::schemes::thp;
 use contigua_translation::{
     BackgroundPass, Error, Hardware, MemoryPort, Radix, Request, Scheme, Tables, Translation,
-    Translator, TranslatorCounters, Upkeep, allows, page,
+    Translator, TranslatorCounters, Upkeep, allows, behind, page,
 };
 use contigua_units::{
     Bytes, Cycles, LINE_BYTES, Nanoseconds, PageSize, PhysAddr, VirtAddr, VirtRange,
@@ -293,18 +293,14 @@ impl Translator for Utopia {
             return page(leaf, self.radix.latency() + begun, has_read);
         }
         let before = reads_from_memory(&self.radix, port);
-        match self.radix.walk(request, tables, port) {
+        match behind(begun, self.radix.walk(request, tables, port)) {
             Ok((leaf, latency)) => {
                 let reads = reads_from_memory(&self.radix, port).saturating_sub(before);
                 self.count_walk(request, leaf.size, reads);
                 self.radix.fill(request, leaf);
-                page(leaf, latency + begun, true)
+                page(leaf, latency, true)
             }
-            Err(Translation::Fault { latency, host }) => Translation::Fault {
-                latency: latency + begun,
-                host,
-            },
-            Err(other) => other,
+            Err(fault) => fault,
         }
     }
 
