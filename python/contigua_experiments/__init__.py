@@ -50,6 +50,7 @@ EXPERIMENTS = [
     "realized-fragmentation",
     "subrelease-tradeoff",
     "subrelease-fleet",
+    "subrelease-services",
     "subrelease-sweep",
     "subrelease-redis",
     "heap-on-server",

@@ -237,6 +237,17 @@ TINY = {
         "server_warmup": 10,
         "reads": 200,
     },
+    "subrelease-services": {
+        "demands": 2,
+        "servers": 1,
+        "warmup": 10,
+        "seconds": {"web": 200, "storage": 100, "analytics": 100},
+        "server_mb": 20,
+        "server_memory": "128MiB",
+        "server_seconds": 60,
+        "reads": 50,
+        "variants": [{"service": "web", "what": "at random", "put": {"removal": "random"}}],
+    },
     "subrelease-square-wave": {"low_mb": 5, "high_mb": 10, "periods": [10, 120]},
     "subrelease-sweep": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
     "heap-on-server": {
@@ -509,6 +520,7 @@ LONG = {
     "perforated-virtualized",
     "sampling-error",
     "subrelease-redis",
+    "subrelease-services",
 }
 
 
