@@ -41,6 +41,16 @@ mutant cg 's/{j, i, -weight}/{j, i, -2 * weight}/' --rows 1000
 mutant cg 's/double beta = rho \/ previous/double beta = 0.5/' --rows 1000
 # The exact answer is slightly another.
 mutant cg 's/diagonal\[i\] = shift/diagonal[i] = shift * 1.000001/' --rows 1000
+# A derivative is wrong; an elimination leaves out a row; a sweep is left out;
+# the right-hand side is not that of the equations; the start is the solution.
+mutant bt 's/f\[1 + d\]\[1 + m\] -= PRESSURE/f[1 + d][1 + m] += PRESSURE/' --size 12
+mutant bt 's/2.0 \* (1.0 - CONDUCTION) \* kinetic/(1.0 - CONDUCTION) * kinetic/' --size 12
+mutant bt 's/if (r == p)/if (r == p || r + p == 7)/' --size 12
+mutant bt 's/-central \* line->inviscid/central * line->inviscid/' --size 12
+mutant bt 's/\[m\] -= DISSIPATION/[m] += DISSIPATION/' --size 12
+mutant bt '/^    sweep_y(g, line);/d' --size 12
+mutant bt 's/central \* (after\[m\] - before\[m\]);/0.0;/' --size 12
+mutant bt 's/set(g, DISTURBANCE);/set(g, 0.0);/' --size 12
 # Check 1: parents in a circle. Checks 3 and 2: depth first. Check 4: a search
 # that stops early. Check 5: parents that are not neighbors.
 mutant bfs 's/^        search(.*/& for (uint32_t v = 0, a = NONE; v < vertices; v++) if (v != root \&\& parent[v] != NONE) { if (a == NONE) a = v; else { parent[a] = v; parent[v] = a; break; } }/' --scale 10

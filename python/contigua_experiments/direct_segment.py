@@ -31,6 +31,7 @@ WORKLOADS = {
     "kv": ("memcached", "in-memory key-value cache; here its data structure without the network"),
     "memcached": ("memcached", "in-memory key-value cache of large websites"),
     "mariadb": ("MySQL", "InnoDB running TPC-C; here look-ups of a table in memory"),
+    "bt": ("NPB:BT", "block-tridiagonal lines of a cube, of the NAS parallel benchmarks"),
     "cg": ("NPB:CG", "conjugate gradient of the NAS parallel benchmarks"),
     "gups": ("GUPS", "random access benchmark"),
 }
@@ -40,6 +41,7 @@ PAPER = {
     "graph500": (99.96, 0.0),
     "memcached": (99.38, 0.1),
     "MySQL": (99.94, 2.5),
+    "NPB:BT": (99.97, 0.0),
     "NPB:CG": (99.97, 0.0),
     "GUPS": (99.98, 0.0),
 }

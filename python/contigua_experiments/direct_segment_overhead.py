@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run every program with every size of page, and with a segment."""
-    programs, notes = chosen(inputs["programs"], inputs["scale"])
+    parts = inputs["parts"]
+    whole = [name for name in inputs["programs"] if name not in parts]
+    found_whole, notes = chosen(whole, inputs["scale"])
     options = RunOptions(
         machine=inputs["machine"],
         memory=inputs["memory"],
@@ -39,21 +41,25 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     machines = [scaled(inputs["machine"], divisor) for divisor in inputs["divisors"]]
     cells = [Cell(design, machine=one) for one in machines for design in inputs["designs"]]
     found: list[dict[str, dict[str, Values]]] = [{} for _ in machines]
-    for index, program in enumerate(programs):
-        part = inputs["parts"].get(program.name)
-        if part is None:
-            reports = run_cells(
-                program, cells[: len(inputs["designs"])], options, kept=context.kept
-            )
+    programs = {program.name: (program, options) for program in found_whole}
+    for name in [name for name in inputs["programs"] if name in parts]:
+        program, own = sized(name, parts[name], options)
+        missing = program.missing()
+        if missing is None:
+            programs[name] = program, own
         else:
-            own, region = sized(program.name, part, options)
-            reports = run_cells(own, cells, region, kept=context.kept)
+            notes.append(f"Left out: {missing}.")
+    names = [name for name in inputs["programs"] if name in programs]
+    for index, name in enumerate(names):
+        program, own = programs[name]
+        own_cells = cells if name in parts else cells[: len(inputs["designs"])]
+        reports = run_cells(program, own_cells, own, kept=context.kept)
         for cell, values in reports.items():
             assert cell.machine is not None
-            by = found[machines.index(cell.machine)].setdefault(program.name, {})
+            by = found[machines.index(cell.machine)].setdefault(name, {})
             by[cell.design] = values
         if context.progress is not None:
-            context.progress((index + 1) / len(programs))
+            context.progress((index + 1) / len(names))
     return figures(found, inputs, notes)
 
 
@@ -203,7 +209,7 @@ OUTSIDE = {
 }
 
 #: Programs that stand for the paper's, whose shares with 4 KB pages are set beside ours.
-COMPARED = ("gups", "bfs", "cg", "kv", "mariadb")
+COMPARED = ("gups", "bfs", "bt", "cg", "kv", "mariadb")
 
 #: Tables 4 and 5, and what the linear model makes of them (mechanisms D5).
 PAPER = [

@@ -20,6 +20,7 @@ QUICK = "subrelease-tradeoff"
 #: Met figures that no break is for yet, and why.
 WITHOUT = {
     ("direct-segment-overhead", "inside_gups"): "where a program's memory lies is its own",
+    ("direct-segment-overhead", "inside_bt"): "where a program's memory lies is its own",
     ("direct-segment-overhead", "inside_cg"): "where a program's memory lies is its own",
     ("rival-mosaic", "occupancy"): "buckets have constant sizes: crates/paging/tests/iceberg.rs",
 }
