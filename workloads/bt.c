@@ -33,14 +33,14 @@
 #define GAMMA 1.4
 #define PRESSURE (GAMMA - 1.0) /* of internal energy */
 #define VISCOSITY 0.1
-#define CONDUCTION GAMMA        /* gamma over the Prandtl number, which is 1 */
-#define DIFFUSION 0.75          /* second-order, of every unknown */
-#define DISSIPATION 0.25        /* fourth-order */
-#define DISTURBANCE 0.1         /* of the start, at the center */
-#define CHECKED_LINES 16        /* one in as many lines is put back into its equations */
-#define LINE_TOLERANCE 1e-10    /* of a line's residual, relative */
-#define BLOCK_TOLERANCE 1e-7    /* of a derivative, relative to a second difference */
-#define STEP 0.02               /* in time */
+#define CONDUCTION GAMMA     /* gamma over the Prandtl number, which is 1 */
+#define DIFFUSION 0.75       /* second-order, of every unknown */
+#define DISSIPATION 0.25     /* fourth-order */
+#define DISTURBANCE 0.1      /* of the start, at the center */
+#define CHECKED_LINES 16     /* one in as many lines is put back into its equations */
+#define LINE_TOLERANCE 1e-10 /* of a line's residual, relative */
+#define BLOCK_TOLERANCE 1e-7 /* of a derivative, relative to a second difference */
+#define STEP 0.02            /* in time */
 /* What a step may leave of the error, until little is left: it is 0.70 for cubes of 6 to 80. */
 #define LEFT 0.75
 #define LITTLE 1e-6
@@ -381,11 +381,11 @@ static inline void make_blocks(const struct grid *g, int d, uint64_t start, stru
     for (uint64_t i = 1; i < n - 1; i++) {
         EACH (r, 0, UNKNOWNS)
             EACH (c, 0, UNKNOWNS) {
-                line->below[i][r][c] = -central * line->inviscid[i - 1][r][c] -
-                                       second * line->viscous[i - 1][r][c];
+                line->below[i][r][c] =
+                    -central * line->inviscid[i - 1][r][c] - second * line->viscous[i - 1][r][c];
                 line->diagonal[i][r][c] = 2.0 * second * line->viscous[i][r][c];
-                line->above[i][r][c] = central * line->inviscid[i + 1][r][c] -
-                                       second * line->viscous[i + 1][r][c];
+                line->above[i][r][c] =
+                    central * line->inviscid[i + 1][r][c] - second * line->viscous[i + 1][r][c];
             }
         EACH (m, 0, UNKNOWNS) {
             line->below[i][m][m] -= second * DIFFUSION;
