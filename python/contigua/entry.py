@@ -31,6 +31,8 @@ def call(command: click.Command) -> int:
     """Run a command and return its exit status; every foreseeable error is one line."""
     open_streams()
     sys.unraisablehook = _repeat_interrupt
+    # Where it is ignored, nobody can wait for a child.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in ENDING:
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
             signal.signal(number, interrupt)

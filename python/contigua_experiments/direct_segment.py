@@ -30,7 +30,7 @@ WORKLOADS = {
     "bfs": ("graph500", "generation, compression and breadth-first search of large graphs"),
     "kv": ("memcached", "in-memory key-value cache; here its data structure without the network"),
     "memcached": ("memcached", "in-memory key-value cache of large websites"),
-    "mariadb": ("MySQL", "InnoDB running TPC-C; here look-ups of a table in memory"),
+    "mariadb": ("MySQL", "InnoDB running TPC-C; here fewer warehouses, all in memory"),
     "bt": ("NPB:BT", "block-tridiagonal lines of a cube, of the NAS parallel benchmarks"),
     "cg": ("NPB:CG", "conjugate gradient of the NAS parallel benchmarks"),
     "gups": ("GUPS", "random access benchmark"),

@@ -18,8 +18,10 @@ from contigua.kept import Kept, key_of
 from contigua.options import RunOptions
 from contigua.presets import Preset
 from contigua.programs.catalogue import catalogue
+from contigua.programs.databases import mariadb
 from contigua.programs.execute import execute, interruptible, run_whole
 from contigua.programs.program import MissingProgramError, Program, ProgramError, workload
+from contigua.programs.tpcc import Company
 from contigua.progress import Progress
 from contigua.regions import Regions
 from contigua.reports import Report
@@ -196,13 +198,19 @@ def _fraction(progress: Callable[[float], None]) -> Progress:
 
 
 def sized(name: str, part: dict[str, Any], options: RunOptions) -> tuple[Program, RunOptions]:
-    """Return a workload at a size of its own, and options that count a function of it alone.
+    """Return a program at a size of its own, and options that count its main part alone.
 
     Parameters
     ----------
     part
-        Its ``arguments``, the ``function``, and how many ``instructions`` of it are counted.
+        Of a workload: its ``arguments``, the ``function``, and how many ``instructions`` of it are
+        counted. Of MariaDB: ``warehouses`` and what their rows are divided by (``divisor``), and
+        transactions ``before`` those that are counted.
     """
+    if "warehouses" in part:
+        company = Company(part["warehouses"], part["divisor"])
+        server = mariadb(company, part["transactions"], before=part["before"])
+        return server, replace(options, regions=Regions.client())
     command = workload(name, *part["arguments"])
     # A shell starts it.
     regions = Regions.function(f"{part['function']}@{command[0]}")

@@ -110,7 +110,8 @@ def test_percentiles_are_in_the_table_and_numbers_of_the_verdict_are_counters(gu
     assert all(line in ran.stderr for line in lines)
     claims_of(results, lines)
     # Each request reads 8 MB at random, which was filled before.
-    first, why = lines[:2]
+    short, first, why = lines[:3]
+    assert masked(short) == "Too short for a verdict: only # instructions."
     assert masked(first) == "linux-thp is fastest: # cycles, # % fewer than linux-4k (#)."
     assert "translation overhead down from" in why
     for row in (
@@ -162,6 +163,8 @@ def test_a_client_that_fails_is_said(guest):
         (("--client", "true", "--stop", "true", "--skip", "1"), "--skip"),
         (("--for", "1s", "--detail", "translation"), "--for is simulated time"),
         (("--for", "0s"), "--for 0 s is out of range"),
+        (("--wall", "0s"), "--wall 0 s is out of range"),
+        (("--instructions", "0"), "--instructions 0 is out of range"),
     ],
 )
 def test_what_does_not_go_together_is_refused(cli, options, said):

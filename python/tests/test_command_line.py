@@ -190,9 +190,10 @@ def test_no_color_means_none():
 @pytest.mark.parametrize(
     "collection", [designs, machines, profiles], ids=lambda collection: collection.kind
 )
-def test_a_preset_that_is_shown_to_a_file_is_the_preset(cli, collection):
+def test_a_preset_that_is_shown_to_a_file_is_the_preset(collection):
     for preset in collection:
-        assert cli(f"{collection.kind}s", "show", preset.name).stdout == preset.text
+        shown = CliRunner().invoke(root, [f"{collection.kind}s", "show", preset.name])
+        assert shown.output == preset.text
 
 
 def test_a_table_is_split_by_columns_and_loses_nothing():

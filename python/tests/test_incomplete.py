@@ -85,7 +85,7 @@ def test_children_killed_while_they_become_other_programs_are_the_programs_own_m
     [
         (RunOptions(skip=10**9), "--skip 1000000000"),
         (RunOptions(warmup=10**9), "--warmup 1000000000"),
-        (RunOptions(skip=1000, warmup=10**9), "--warmup 1000000000"),
+        (RunOptions(skip=1000, warmup=10**9), "--skip 1000 and --warmup 1000000000"),
         (RunOptions(skip=10**9, sample=Sampling()), "--skip 1000000000"),
     ],
     ids=["skip", "warmup", "both", "sampled"],

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import contigua
 from contigua import Design, EngineError, RunOptions, _engine, run
 from contigua import cli as cli_module
+from contigua.commands.options import changed
 from contigua.commands.parameters import CLOCK, DURATION, HOURS
 from contigua.options import file_of
 from contigua.presets import designs
@@ -106,12 +107,20 @@ def test_any_key_of_designs_and_machine_is_set(command):
     assert options.machine.name == "skylake"
 
 
+def test_a_key_of_a_scheme_goes_to_the_designs_that_have_it():
+    settings = [("design.translation.thp.enabled", "madvise"), ("design.description", "changed")]
+    (plain, huge), _ = changed(settings, ["linux-4k", "linux-thp"], "skylake")
+    assert (plain.diff("linux-4k"), plain.description) == ([], "changed")
+    assert huge.diff("linux-thp") == [("translation.thp.enabled", "madvise", "always")]
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
         ("memory=2G", "write design.KEY=VALUE or machine.KEY=VALUE"),
         ("design.memory", "write design.KEY=VALUE or machine.KEY=VALUE"),
         ("design.translation.nothing=1", "nothing"),
+        ("design.translation.colt.run_log2=2", "none of linux-thp has translation.colt"),
         ("machine.memory=much", "much"),
     ],
 )

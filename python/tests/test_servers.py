@@ -1,8 +1,10 @@
 """Do servers run to their end under their clients, and are all answers counted and checked?"""
 
 import socket
+import subprocess
 import threading
-from contextlib import nullcontext
+from collections import Counter
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 
 from contigua import _engine
 from contigua.options import RunOptions
-from contigua.programs.clients import free_port
-from contigua.programs.program import Loaded, Program, ProgramError
+from contigua.programs.clients import answer, call, free_port
+from contigua.programs.databases import mariadb
+from contigua.programs.program import Loaded, Program, ProgramError, find_program
 from contigua.programs.servers import (
     FILE_SIZES,
     Connection,
@@ -23,6 +26,7 @@ from contigua.programs.servers import (
     redis_store,
     stored_value,
 )
+from contigua.programs.tpcc import MIX, Company, Terminal
 from contigua.regions import Regions
 from contigua.run_spec import document
 from contigua_experiments.running import Cell, run_cells
@@ -154,3 +158,88 @@ def test_values_and_files_differ_and_have_their_sizes():
 def test_a_free_port_can_be_listened_to():
     with socket.create_server(("127.0.0.1", free_port())):
         pass
+
+
+#: Conditions after any transactions of TPC-C (revision 5.11, clause 3.3.2), as counts of what
+#: breaks them.
+CONDITIONS = {
+    "a warehouse has received what its districts have": """
+        select count(*) from warehouse
+        where w_ytd <> (select sum(d_ytd) from district where d_w_id = w_id)""",
+    "the last order of a district is the one before the next": """
+        select count(*) from district where d_next_o_id - 1 <>
+        (select max(o_id) from orders where o_w_id = d_w_id and o_d_id = d_id)""",
+    "an order has the lines that it says": """
+        select count(*) from orders where o_ol_cnt <> (select count(*) from order_line
+        where ol_w_id = o_w_id and ol_d_id = o_d_id and ol_o_id = o_id)""",
+    "an order has a carrier or is a new one": """
+        select count(*) from orders left join new_order
+        on no_w_id = o_w_id and no_d_id = o_d_id and no_o_id = o_id
+        where (o_carrier_id is null) <> (no_o_id is not null)""",
+}
+#: Transactions of each kind that the tables tell of.
+DONE = """
+    select (select count(*) from orders), (select count(*) from history),
+    (select sum(c_delivery_cnt) from customer), (select count(*) from new_order)"""
+
+
+def test_a_company_is_consistent_after_all_its_transactions(tmp_path):
+    company = Company(warehouses=2, divisor=100)
+    program = mariadb(company, 400, before=80)
+    missing = program.missing()
+    assert missing is None, missing
+    program.prepare(tmp_path)
+    client = ("mariadb", "-N", "-u", "root", f"--socket={tmp_path}/socket", "tpcc", "-e")
+    counts = []
+
+    def count():
+        counts.append([int(one) for one in answer(*client, DONE).split()])
+
+    @contextmanager
+    def loaded():
+        count()
+        yield
+        count()
+        broken = {said: int(answer(*client, sql)) for said, sql in CONDITIONS.items()}
+        assert not any(broken.values()), broken
+        # A statement that breaks a condition is noticed.
+        call(*client, "update district set d_ytd = d_ytd + 1 where d_id = 3")
+        call(*client, "delete from new_order limit 1")
+        assert [int(answer(*client, sql)) for sql in CONDITIONS.values()] == [2, 0, 0, 1]
+
+    command = [part.replace("{folder}", str(tmp_path)) for part in program.command]
+    with subprocess.Popen(
+        [find_program(command[0]), *command[1:]], stderr=subprocess.DEVNULL
+    ) as it:
+        program.client(tmp_path, threading.Event(), loaded)
+        assert it.wait(60) == 0
+    (orders, payments, delivered, new), (more_orders, more_payments, more_delivered, more_new) = (
+        counts
+    )
+    assert orders >= 2 * 10 * company.customers
+    assert more_orders - orders > more_payments - payments > 0.35 * 400
+    assert more_delivered > delivered
+    assert more_new - new == (more_orders - orders) - (more_delivered - delivered)
+
+
+def test_terminals_ask_for_the_mix_and_each_for_others():
+    company = Company(warehouses=3)
+    one, other = (Terminal(company, number).transactions(2_000) for number in (0, 3))
+    assert one == Terminal(company, 0).transactions(2_000)
+    assert one != other
+    said = {
+        "new_order": "insert into orders",
+        "payment": "insert into history",
+        "order_status": "order by o_id desc",
+        "delivery": "update orders set o_carrier_id",
+        "stock_level": "count(distinct",
+    }
+    found = Counter({name: one.count(text) for name, text in said.items()})
+    # A delivery is of each district.
+    found["delivery"] //= 10
+    assert sum(found.values()) == 2_000
+    assert all(abs(found[name] / 20 - share) < 3 for name, share in MIX.items())
+    supplied = [
+        line.split("where s_w_id = ")[1][0] for line in one.splitlines() if "where s_w_id" in line
+    ]
+    assert 0.97 < supplied.count("1") / len(supplied) < 1

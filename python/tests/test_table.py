@@ -429,7 +429,7 @@ def test_runs_of_different_lengths_do_not_compare():
 
 def test_a_short_run_says_so():
     short = Results(tuple(report(name, instructions=999_000) for name in ("linux-4k", "linux-thp")))
-    assert verdict(short)[-1] == "Too short for a verdict: only 999.0 thousand instructions."
+    assert verdict(short)[0] == "Too short for a verdict: only 999.0 thousand instructions."
     assert not any("Too short" in line for line in verdict(PAIR))
 
 

@@ -56,6 +56,9 @@ pub enum Error {
     /// A time that no run has.
     #[error("--for {0} s is out of range: more than 0 s of simulated time, at most 10^9 s")]
     SimulatedTime(f64),
+    /// A run that counts nothing.
+    #[error("--instructions 0 is out of range: at least 1, or nothing would be measured")]
+    NoInstructions,
     /// Simulated time where none is.
     #[error(
         "--for is simulated time, which --detail translation has none of: give --wall, or another \

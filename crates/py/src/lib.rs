@@ -160,6 +160,9 @@ fn session_of(
         }
         _ => return Err(engine_error("give either a command or a trace")),
     };
+    if execution.seconds == Some(0.0) {
+        return Err(engine_error("--wall 0 s is out of range: more than 0 s"));
+    }
     let seconds = execution.seconds.map(Duration::try_from_secs_f64);
     let seconds = seconds.transpose();
     Ok(Session {

@@ -25,7 +25,7 @@ from contigua.commands.parameters import (
 )
 from contigua.configs import Design, Machine
 from contigua.loads import Commands
-from contigua.presets import Preset
+from contigua.presets import KINDS, Preset
 from contigua.regions import INTERVAL, Regions, regions_of
 from contigua.sampling import RECORDED, Sampling
 from contigua.schemas import run_keys
@@ -427,19 +427,42 @@ def changed(
 ) -> tuple[list[str | Preset], str | Preset]:
     """Return the designs and the machine with what ``--set`` says.
 
+    A key of a scheme or a policy, such as ``translation.thp.enabled``, goes to the designs that
+    have that one.
+
     Raises
     ------
     ConfigError, EngineError
         When there is no such key, or it cannot have the value.
+    UsageError
+        When no design has what the key is of.
     """
     values: dict[str, dict[str, Any]] = {"design": {}, "machine": {}}
     for key, value in settings:
         kind, _, inner = key.partition(".")
         values[kind][inner] = value
+    own = {name: _taken(values["design"], Design(name)) for name in designs}
+    for key in values["design"]:
+        if not any(key in taken for taken in own.values()):
+            table = ".".join(key.split(".")[:2])
+            raise click.UsageError(
+                f"--set design.{key}: none of {', '.join(designs)} has {table}; "
+                "name others with --designs"
+            )
     return (
-        [Design(name).with_(values["design"]) if values["design"] else name for name in designs],
+        [Design(name).with_(own[name]) if own[name] else name for name in designs],
         Machine(machine).with_(values["machine"]) if values["machine"] else machine,
     )
+
+
+def _taken(values: dict[str, Any], design: Design) -> dict[str, Any]:
+    """Return the keys that are not of another scheme or policy than the design's."""
+    found = {}
+    for key, value in values.items():
+        kind, name, *rest = [*key.split("."), ""][:3]
+        if kind not in KINDS or not any(rest) or name in (design.resolve().get(kind) or {}):
+            found[key] = value
+    return found
 
 
 def ends_after(options: dict[str, Any]) -> tuple[int | None, float | None]:

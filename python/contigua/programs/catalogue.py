@@ -8,6 +8,7 @@ from pathlib import Path
 from contigua.programs.databases import mariadb, redis, sqlite
 from contigua.programs.program import Program, workload
 from contigua.programs.servers import Load, memcached, nginx
+from contigua.programs.tpcc import Company
 
 PYTHON = (
     "import random; random.seed(1); "
@@ -67,7 +68,7 @@ def catalogue(scale: str) -> dict[str, Program]:
         }[scale],
         redis(pick(2_000, 20_000, brief=1_000), 16384, pick(4_000, 50_000, brief=1_500)),
         sqlite(pick(5_000, 500_000, brief=2_500), pick(5_000, 500_000, brief=2_500)),
-        mariadb(pick(5_000, 200_000), pick(500, 20_000)),
+        mariadb(Company(pick(1, 16), pick(10, 1)), pick(96, 2_000)),
         Program(
             "xz",
             (

@@ -28,20 +28,22 @@ def free_port() -> int:
         return port
 
 
-def wait_for(answers: Callable[[], bool], stopped: threading.Event) -> None:
+def wait_for(
+    answers: Callable[[], bool], stopped: threading.Event, seconds: float = START_TIMEOUT
+) -> None:
     """Wait until a server answers.
 
     Raises
     ------
     ProgramError
-        When it does not within two minutes, or the run was given up.
+        When it does not within so many seconds, or the run was given up.
     """
-    end = time.monotonic() + START_TIMEOUT
+    end = time.monotonic() + seconds
     while not answers():
         if stopped.is_set():
             raise ProgramError("the server ended before it answered")
         if time.monotonic() > end:
-            raise ProgramError(f"the server did not answer within {START_TIMEOUT:.0f} s")
+            raise ProgramError(f"the server did not answer within {seconds:.0f} s")
         time.sleep(0.2)
 
 
@@ -53,23 +55,32 @@ def succeeds(*command: str) -> bool:
     return done.returncode == 0
 
 
+def answer(*command: str) -> str:
+    """Return what a command prints; nothing where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout if done.returncode == 0 else ""
+
+
 def call(*command: str, text: str | None = None) -> None:
     """Run a command whose output goes nowhere.
 
     Raises
     ------
-    CalledProcessError
-        When it fails.
+    ProgramError
+        When it fails, with the last line of its errors.
     """
-    subprocess.run(
+    done = subprocess.run(
         command,
         input=text,
         text=True,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=True,
+        stderr=subprocess.PIPE,
+        check=False,
         timeout=1800,
     )
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise ProgramError(f"{Path(command[0]).name}: {said[-1]}")
 
 
 def drive(
@@ -83,9 +94,7 @@ def drive(
     Raises
     ------
     ProgramError
-        When the server does not answer.
-    CalledProcessError
-        When a command of the client fails.
+        When the server does not answer, or a command of the client fails.
     """
     try:
         ready = filled(commands.ready, folder)
@@ -109,7 +118,7 @@ def call_all(lines: Sequence[Line], folder: Path) -> None:
 
     Raises
     ------
-    CalledProcessError
+    ProgramError
         When one fails.
     """
     for line in filled(lines, folder):

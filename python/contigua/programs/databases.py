@@ -1,12 +1,15 @@
-"""Redis, SQLite and MariaDB, filled and then read at random."""
+"""Redis and SQLite, filled and then read at random; MariaDB under the transactions of TPC-C."""
 
 from __future__ import annotations
 
+import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from contigua.programs.clients import call, free_port, succeeds, wait_for
-from contigua.programs.program import Loaded, Program
+from contigua.programs.clients import answer, call, free_port, succeeds, wait_for
+from contigua.programs.program import Loaded, Program, find_program
+from contigua.programs.tpcc import Company, Terminal
 
 
 def redis_command(port: int) -> tuple[str, ...]:
@@ -58,45 +61,86 @@ def sqlite(rows: int, lookups: int) -> Program:
     return Program("sqlite3", ("sqlite3", ":memory:", statement), {"sqlite3": "sqlite3"})
 
 
-def mariadb(rows: int, queries: int) -> Program:
-    """Return MariaDB's server with a table, looked up at random through one connection."""
+#: Connections of MariaDB's clients.
+TERMINALS = 8
+#: Seconds in which MariaDB may read its tables into memory.
+READ_TIMEOUT = 1800.0
+
+
+def mariadb(company: Company, transactions: int, *, before: int = 0) -> Program:
+    """Return MariaDB's server with InnoDB, which holds all tables of TPC-C in memory.
+
+    Parameters
+    ----------
+    company
+        Size of the tables, which are made natively.
+    transactions
+        Transactions that the server is loaded with, by all terminals together.
+    before
+        Transactions that come before, which are not part of the load.
+    """
+    server: tuple[str, ...] = ("mariadbd", "--no-defaults", "--user=root")
+    server += ("--datadir={folder}/data", "--socket={folder}/socket", "--pid-file={folder}/pid")
+    server += ("--skip-networking", "--innodb-lock-wait-timeout=3600")
+    server += (
+        f"--innodb-buffer-pool-size={company.pool_mib}M",
+        "--innodb-flush-log-at-trx-commit=2",
+    )
+    # What is in memory when a server ends is read when the next one begins.
+    server += ("--innodb-buffer-pool-dump-pct=100",)
+    # By default later releases reserve 8 TiB of addresses, with which QEMU 7.2 does not get ahead.
+    server += (f"--loose-innodb-buffer-pool-size-max={company.pool_mib}M",)
+    server += ("--innodb-use-native-aio=0",)
+
+    def client(folder: Path, *more: str) -> tuple[str, ...]:
+        return ("mariadb", "-u", "root", f"--socket={folder}/socket", *more)
+
+    def end(folder: Path) -> None:
+        succeeds("mariadb-admin", "-u", "root", f"--socket={folder}/socket", "shutdown")
 
     def prepare(folder: Path) -> None:
-        call(
-            "mariadb-install-db",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            "--user=root",
-            f"--datadir={folder}/data",
-        )
+        at = f"--datadir={folder}/data"
+        root = ("--auth-root-authentication-method=normal", "--skip-test-db", "--user=root")
+        call("mariadb-install-db", *root, at)
+        command = [part.replace("{folder}", str(folder)) for part in server]
+        command[0] = find_program(command[0]) or command[0]
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, stdout=quiet, stderr=quiet) as process:
+            try:
+                wait_for(
+                    lambda: (
+                        process.poll() is not None or succeeds(*client(folder, "-e", "select 1"))
+                    ),
+                    threading.Event(),
+                )
+                call(*client(folder, "-e", "create database tpcc"))
+                for text in company.tables():
+                    call(*client(folder, "tpcc"), text=text)
+            finally:
+                end(folder)
 
     def drive(folder: Path, stopped: threading.Event, loaded: Loaded) -> None:
-        client = ("mariadb", "-u", "root", f"--socket={folder}/socket")
-        wait_for(lambda: succeeds(*client, "-e", "select 1"), stopped)
-        fill = (
-            "create database d; use d; create table t(k int primary key, v varchar(200)) "
-            f"engine=memory; insert into t select seq, repeat(md5(seq), 6) from seq_1_to_{rows};"
-        )
-        looked = "".join(
-            f"select v from d.t where k = {(number * 7919 * 7919) % rows + 1};\n"
-            for number in range(queries)
-        )
-        try:
-            call(*client, text=fill)
-            with loaded():
-                call(*client, text=looked)
-        finally:
-            succeeds("mariadb-admin", "-u", "root", f"--socket={folder}/socket", "shutdown")
+        status = "show status like 'innodb_buffer_pool_load_status'"
 
-    command: tuple[str, ...] = (
-        "mariadbd",
-        "--no-defaults",
-        "--user=root",
-        "--datadir={folder}/data",
-    )
-    command += ("--socket={folder}/socket", "--skip-networking", "--pid-file={folder}/pid")
-    # InnoDB does not get past its start under QEMU 7.2's user mode: tables are in memory.
-    command += ("--skip-innodb", "--default-storage-engine=MEMORY", "--performance-schema=OFF")
-    command += ("--max-heap-table-size=4G",)
+        def is_read() -> bool:
+            return "completed" in answer(*client(folder, "-e", status))
+
+        terminals = [Terminal(company, number) for number in range(TERMINALS)]
+
+        def ask(count: int) -> None:
+            def one(terminal: Terminal) -> None:
+                call(*client(folder, "tpcc"), text=terminal.transactions(count // TERMINALS))
+
+            with ThreadPoolExecutor(TERMINALS) as together:
+                list(together.map(one, terminals))
+
+        try:
+            wait_for(is_read, stopped, READ_TIMEOUT)
+            ask(before)
+            with loaded():
+                ask(transactions)
+        finally:
+            end(folder)
+
     needs = {"mariadbd": "mariadb-server", "mariadb": "mariadb-client"}
-    return Program("mariadb", command, needs, drive, prepare)
+    return Program("mariadb", server, needs, drive, prepare)

@@ -13,7 +13,7 @@ from contigua.table import SPLITS
 
 #: Causes of a difference: in words, and how often each happened.
 CAUSES: tuple[tuple[str, Callable[[Mapping[str, Any]], int]], ...] = (
-    ("{} direct compactions", lambda values: int(values["frames"]["direct_compactions"])),
+    ("{} direct compaction{s}", lambda values: int(values["frames"]["direct_compactions"])),
     ("{} of the program's pages were moved", lambda values: _moved(values)),
     (
         "{} L2 TLB misses read which sub-pages of a perforated page are holes",
@@ -38,7 +38,7 @@ def causes(run: Run, base: Run) -> list[str]:
     for text, counted in CAUSES:
         own, before = (counted(one.values) for one in (run, base))
         if own > before:
-            said.append(text.format(count(own)))
+            said.append(text.format(count(own), s="" if own == 1 else "s"))
     return [*said, *_splits(run, base), *_stalls(run, base)]
 
 

@@ -84,10 +84,16 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
     found += _goal([run for run in runs.all if (run.values.get("sample") or {}).get("goal")])
     found += _refused(runs.all)
     found += _placed_otherwise(runs.all)
-    executed = min(int(run.summary["instructions"]) for run in runs.all)
-    if executed < SHORT:
-        found.append(f"Too short for a verdict: only {count(executed)} instructions.")
-    return [*incomplete(runs), *_failed(runs), *found]
+    return [*incomplete(runs), *_failed(runs), *_short(runs.all), *found]
+
+
+def _short(runs: Sequence[Run]) -> list[str]:
+    """Say that a run is too short, before anything is said of it."""
+    executed = min(int(run.summary["instructions"]) for run in runs)
+    if executed >= SHORT:
+        return []
+    ending = "" if executed == 1 else "s"
+    return [f"Too short for a verdict: only {count(executed)} instruction{ending}."]
 
 
 def incomplete(runs: Runs) -> list[str]:

@@ -163,6 +163,9 @@ impl RunConfig {
                 return Err(Error::GoalNeedsTime);
             }
         }
+        if self.instructions == Some(0) {
+            return Err(Error::NoInstructions);
+        }
         if let Some(seconds) = self.simulated_seconds {
             if !(seconds > 0.0 && seconds <= 1e9) {
                 return Err(Error::SimulatedTime(seconds));

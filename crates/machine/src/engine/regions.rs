@@ -250,7 +250,12 @@ impl Engine {
         } else if skips && skip > 0 {
             Some(format!("--skip {skip}"))
         } else if (skips || self.phase == Phase::Warmup) && warmup > 0 {
-            Some(format!("--warmup {warmup}"))
+            let before = if skip > 0 {
+                format!("--skip {skip} and ")
+            } else {
+                String::new()
+            };
+            Some(format!("{before}--warmup {warmup}"))
         } else {
             None
         }

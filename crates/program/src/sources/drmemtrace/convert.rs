@@ -69,9 +69,7 @@ impl Converter {
                 if shard.is_complete {
                     return Ok(Stop::End);
                 }
-                return Err(shard
-                    .records
-                    .refusal("the file ends without a footer: the recording was cut short"));
+                return Err(shard.records.cut_short());
             };
             match record.kind {
                 kind::READ | kind::WRITE if !shard.filtered && !shard.passes => {

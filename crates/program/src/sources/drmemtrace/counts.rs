@@ -62,6 +62,7 @@ fn count_file(path: &Path) -> Result<Counts, Error> {
     let mut recent = u64::MAX;
     let mut last = u64::MAX;
     let mut threads = vec![header.thread];
+    let mut is_complete = false;
     while let Some(record) = records.next().map_err(at)? {
         match record.kind {
             kind::READ | kind::WRITE => {
@@ -93,6 +94,7 @@ fn count_file(path: &Path) -> Result<Counts, Error> {
                 counts.prefetches += 1;
             }
             kind::THREAD => threads.push(record.value),
+            kind::FOOTER => is_complete = true,
             kind::MARKER => match record.size {
                 marker::SYSTEM_CALL => counts.system_calls += 1,
                 marker::KERNEL_EVENT => counts.kernel_events += 1,
@@ -104,6 +106,9 @@ fn count_file(path: &Path) -> Result<Counts, Error> {
                 return Err(at(records.refusal(detail)));
             }
         }
+    }
+    if !is_complete {
+        return Err(at(records.cut_short()));
     }
     threads.sort_unstable();
     threads.dedup();

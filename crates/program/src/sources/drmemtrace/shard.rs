@@ -96,6 +96,11 @@ impl Records {
         .into()
     }
 
+    /// Refuses a file that ends without a footer.
+    pub(super) fn cut_short(&self) -> Failure {
+        self.refusal("the file ends without a footer: the recording was cut short")
+    }
+
     /// The next record, or `None` behind the last.
     #[inline]
     pub(super) fn next(&mut self) -> Result<Option<Record>, Failure> {
