@@ -9,14 +9,10 @@ servers see the same events.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from contigua.options import RunOptions
-from contigua.programs.program import Program
-from contigua.programs.servers import Load, memcached, redis_store
-from contigua.regions import Regions
 from contigua.statistics import mean_margin
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.running import (
@@ -24,9 +20,9 @@ from contigua_experiments.running import (
     Values,
     cycles,
     data_walk_share,
+    main_parts,
     resident,
     run_cells,
-    sized,
 )
 
 if TYPE_CHECKING:
@@ -39,28 +35,12 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run every program on every server."""
     options = RunOptions(machine=inputs["machine"], detail=inputs["detail"])
     found: dict[str, dict[Cell, Values]] = {}
-    notes = []
-    runs = programs(inputs, options)
+    runs, notes = main_parts(inputs, options)
     for index, (program, own) in enumerate(runs):
-        missing = program.missing()
-        if missing is None:
-            found[program.name] = run_cells(program, cells(inputs), own, kept=context.kept)
-        else:
-            notes.append(f"Left out: {missing}.")
+        found[program.name] = run_cells(program, cells(inputs), own, kept=context.kept)
         if context.progress is not None:
             context.progress((index + 1) / len(runs))
     return figures(found, inputs, notes)
-
-
-def programs(inputs: dict[str, Any], options: RunOptions) -> list[tuple[Program, RunOptions]]:
-    """Return servers and workloads at their sizes, with options that count their steady state."""
-    asked = replace(options, regions=Regions.client())
-    stores = inputs["stores"]
-    return [
-        (memcached(Load(**stores["memcached"]), memory_mib=inputs["memcached_mib"]), asked),
-        (redis_store(Load(**stores["redis"])), asked),
-        *(sized(name, part, options) for name, part in inputs["parts"].items()),
-    ]
 
 
 def cells(inputs: dict[str, Any]) -> list[Cell]:

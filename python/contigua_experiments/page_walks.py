@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua.options import RunOptions
 from contigua_experiments.base import Context, Outcome, Sheet
-from contigua_experiments.running import Cell, Values, chosen, resident, run_cells
+from contigua_experiments.running import Cell, Values, main_parts, resident, run_cells
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -17,14 +17,12 @@ KINDS = ("data", "instruction")
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run every program with every size of page."""
-    programs, notes = chosen(inputs["programs"], inputs["scale"])
-    options = RunOptions(
-        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
-    )
+    options = RunOptions(machine=inputs["machine"], memory=inputs["memory"], seed=inputs["seed"])
+    programs, notes = main_parts(inputs, options)
     cells = {size: Cell(design) for size, design in inputs["pages"].items()}
     found: dict[str, dict[str, Values]] = {}
-    for index, program in enumerate(programs):
-        reports = run_cells(program, list(cells.values()), options, kept=context.kept)
+    for index, (program, own) in enumerate(programs):
+        reports = run_cells(program, list(cells.values()), own, kept=context.kept)
         found[program.name] = {size: reports[cell] for size, cell in cells.items()}
         if context.progress is not None:
             context.progress((index + 1) / len(programs))

@@ -21,6 +21,7 @@ from contigua.programs.catalogue import catalogue
 from contigua.programs.databases import mariadb
 from contigua.programs.execute import execute, interruptible, run_whole
 from contigua.programs.program import MissingProgramError, Program, ProgramError, workload
+from contigua.programs.servers import Load, memcached, redis_store
 from contigua.programs.tpcc import Company
 from contigua.progress import Progress
 from contigua.regions import Regions
@@ -216,6 +217,36 @@ def sized(name: str, part: dict[str, Any], options: RunOptions) -> tuple[Program
     regions = Regions.function(f"{part['function']}@{command[0]}")
     counted = replace(options, regions=regions, instructions=part["instructions"])
     return Program(name, command), counted
+
+
+def main_parts(
+    inputs: dict[str, Any], options: RunOptions
+) -> tuple[list[tuple[Program, RunOptions]], list[str]]:
+    """Return servers and workloads at their sizes, with options that count their main part.
+
+    Parameters
+    ----------
+    inputs
+        ``stores`` has the loads of memcached, which has ``memcached_mib``, and of redis; ``parts``
+        what :func:`sized` takes, by program.
+
+    Returns
+    -------
+    list
+        Those that are installed.
+    list
+        A remark on each of the others.
+    """
+    asked = replace(options, regions=Regions.client())
+    stores = inputs["stores"]
+    runs = [
+        (memcached(Load(**stores["memcached"]), memory_mib=inputs["memcached_mib"]), asked),
+        (redis_store(Load(**stores["redis"])), asked),
+        *(sized(name, part, options) for name, part in inputs["parts"].items()),
+    ]
+    missing = [one.missing() for one, _ in runs]
+    there = [run for run, absent in zip(runs, missing, strict=True) if absent is None]
+    return there, [f"Left out: {absent}." for absent in missing if absent is not None]
 
 
 def instructions_of(program: Program, options: RunOptions) -> int:
