@@ -368,6 +368,9 @@ fn entries_of_the_last_levels_are_read_at_once() {
     assert_eq!(walk("asap", false), 7 + 100);
     let (base, asap) = (walk("base", true), walk("asap", true));
     assert!(asap + 250 < base, "{asap} of {base} cycles");
+    // Without walk caches the first entry is read with the last two; the walker reads the second.
+    let cold = World::new("asap", "huge = { enabled = \"never\" }", false).read_by(PAGES / 2, 0);
+    assert_eq!(cold, 7 + 100 + 100);
 }
 
 #[test]

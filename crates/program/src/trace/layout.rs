@@ -158,7 +158,10 @@ pub fn header_length(start: &[u8; HEADER_START]) -> Result<usize, TraceProblem> 
     if input.take(MAGIC.len()) != Some(&MAGIC) {
         return Err(TraceProblem::NotATrace {
             format: "Contigua",
-            detail: "it does not begin with the format's signature".into(),
+            detail:
+                "it does not begin with the format's signature; --trace-format names the format of \
+                     another tool's"
+                    .into(),
         });
     }
     let found = input.u32().unwrap_or(0);
