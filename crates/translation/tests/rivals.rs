@@ -432,6 +432,20 @@ fn a_walk_of_an_open_table_is_nearly_one_read() {
     assert_eq!(cold, 7 + 2 + 100);
 }
 
+#[test]
+fn an_open_table_is_read_for_larger_pages_where_there_is_no_small_one() {
+    let mut world = World::new("hdc", "", false);
+    let huge = VirtAddr::new(START + PAGES * PAGE_BYTES);
+    let leaf = Leaf {
+        accessed: true,
+        dirty: true,
+        ..Leaf::new(Frame::new(1 << 18), PageSize::Size2M, true)
+    };
+    world.table.map(huge, leaf, |_| None).unwrap();
+    assert_eq!(world.read_by(PAGES / 2, 0), 7 + 2 + 100);
+    assert_eq!(world.read_by(PAGES, 0), 7 + 2 + 100 + 100);
+}
+
 /// Walks of an instruction's reads of so many pages with TLB prefetching, walks of prefetches, and hits of free entries.
 fn with_prefetches(more: &str, page_of: impl Fn(u64) -> u64) -> [u64; 3] {
     let more = format!("huge = {{ enabled = \"never\" }}\n{more}");
