@@ -282,6 +282,8 @@ fn a_wrong_prediction_costs_a_walk_and_a_flush() {
         world.read_by(page, 1);
         plain.read(page);
     }
+    // An offset that was seen twice predicts.
+    assert_eq!(counter(&world.mmu, "spot_right"), 2);
     let walk = plain.read_by(PAGES - 1, 1);
     assert_eq!(world.read_by(PAGES - 1, 1), walk + 20);
     assert_eq!(counter(&world.mmu, "spot_wrong"), 1);
