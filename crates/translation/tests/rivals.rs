@@ -391,9 +391,9 @@ fn a_walk_of_hashed_tables_is_one_read_at_once() {
     assert!(hashed < tree * 2 / 3, "{hashed} of {tree} cycles");
 }
 
-#[test]
-fn walk_tables_tell_which_ways_to_read() {
-    let mut world = World::new("ecpt", "", false);
+/// A world with a page of 2 MB behind its small ones.
+fn with_a_huge_page(scheme: &str) -> World {
+    let mut world = World::new(scheme, "", false);
     let huge = VirtAddr::new(START + PAGES * PAGE_BYTES);
     let leaf = Leaf {
         accessed: true,
@@ -401,6 +401,12 @@ fn walk_tables_tell_which_ways_to_read() {
         ..Leaf::new(Frame::new(1 << 18), PageSize::Size2M, true)
     };
     world.table.map(huge, leaf, |_| None).unwrap();
+    world
+}
+
+#[test]
+fn walk_tables_tell_which_ways_to_read() {
+    let mut world = with_a_huge_page("ecpt");
     let reads = |world: &mut World, page: u64| {
         let before = counter(&world.mmu, "ecpt_reads");
         world.read(page);
@@ -436,14 +442,7 @@ fn a_walk_of_an_open_table_is_nearly_one_read() {
 
 #[test]
 fn an_open_table_is_read_for_larger_pages_where_there_is_no_small_one() {
-    let mut world = World::new("hdc", "", false);
-    let huge = VirtAddr::new(START + PAGES * PAGE_BYTES);
-    let leaf = Leaf {
-        accessed: true,
-        dirty: true,
-        ..Leaf::new(Frame::new(1 << 18), PageSize::Size2M, true)
-    };
-    world.table.map(huge, leaf, |_| None).unwrap();
+    let mut world = with_a_huge_page("hdc");
     assert_eq!(world.read_by(PAGES / 2, 0), 7 + 2 + 100);
     assert_eq!(world.read_by(PAGES, 0), 7 + 2 + 100 + 100);
 }

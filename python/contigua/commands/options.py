@@ -441,28 +441,28 @@ def changed(
     for key, value in settings:
         kind, _, inner = key.partition(".")
         values[kind][inner] = value
-    own = {name: _taken(values["design"], Design(name)) for name in designs}
-    for key in values["design"]:
-        if not any(key in taken for taken in own.values()):
+    own: dict[str, dict[str, Any]] = {name: {} for name in designs}
+    for key, value in values["design"].items():
+        having = [name for name in designs if _has(Design(name), key)]
+        if not having:
             table = ".".join(key.split(".")[:2])
             raise click.UsageError(
                 f"--set design.{key}: none of {', '.join(designs)} has {table}; "
                 "name others with --designs"
             )
+        for name in having:
+            own[name][key] = value
     return (
         [Design(name).with_(own[name]) if own[name] else name for name in designs],
         Machine(machine).with_(values["machine"]) if values["machine"] else machine,
     )
 
 
-def _taken(values: dict[str, Any], design: Design) -> dict[str, Any]:
-    """Return the keys that are not of another scheme or policy than the design's."""
-    found = {}
-    for key, value in values.items():
-        kind, name, *rest = [*key.split("."), ""][:3]
-        if kind not in KINDS or not any(rest) or name in (design.resolve().get(kind) or {}):
-            found[key] = value
-    return found
+def _has(design: Design, key: str) -> bool:
+    """Return whether a key is not one of another scheme's or policy's table."""
+    parts = key.split(".")
+    is_inside = len(parts) > 2 and parts[0] in KINDS
+    return not is_inside or parts[1] in (design.resolve().get(parts[0]) or {})
 
 
 def ends_after(options: dict[str, Any]) -> tuple[int | None, float | None]:

@@ -75,9 +75,9 @@ def mariadb(company: Company, transactions: int, *, before: int = 0) -> Program:
     company
         Size of the tables, which are made natively.
     transactions
-        Transactions that the server is loaded with, by all terminals together.
+        Transactions that the server is loaded with; each terminal has the same number of them.
     before
-        Transactions that come before, which are not part of the load.
+        Transactions that come before, likewise, which are not part of the load.
     """
     server: tuple[str, ...] = ("mariadbd", "--no-defaults", "--user=root")
     server += ("--datadir={folder}/data", "--socket={folder}/socket", "--pid-file={folder}/pid")
