@@ -202,7 +202,8 @@ OUTSIDE = {
         "writable in its place later, and the C library does so with arenas and stacks of threads, "
         "when they are outside of the region already. The linear model counts these as inside. "
         "With 1.4 GB of tables a segment leaves 4.2 % of the cycles; with a library that maps the "
-        "pool writable at once, and one arena, 1.5 %, where the linear model has 1.8."
+        "pool writable at once, and one arena (benches/segment_causes.py), 1.5 %, where the linear "
+        "model has 1.8."
     ),
 }
 
