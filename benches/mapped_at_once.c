@@ -4,8 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-void *mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
-{
+void *mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
     int kind = MAP_PRIVATE | MAP_ANONYMOUS;
 
     if (protection == PROT_NONE && (flags & (kind | MAP_FIXED)) == kind)
@@ -13,7 +12,6 @@ void *mmap(void *address, size_t bytes, int protection, int flags, int file, off
     return (void *)syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
 }
 
-void *mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
-{
+void *mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
     return mmap(address, bytes, protection, flags, file, offset);
 }
